@@ -1,0 +1,83 @@
+"""One decode step's work: how many keys and query tokens each request has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from decodecalc.errors import InputError
+from decodecalc.geometry import check_count
+
+MAX_REQUESTS = 1 << 20
+MAX_KEYS = 1 << 32
+
+
+@dataclass(frozen=True, init=False)
+class Batch:
+    """A decode step. `seq_lens[r]` keys and `q_lens[r]` query tokens of request r; keys include the new tokens.
+
+    >>> Batch.uniform(batch=2, context=2560).seq_lens
+    (2560, 2560)
+    >>> Batch([128, 8192]).max_seq_len
+    8192
+    """
+
+    seq_lens: tuple[int, ...]
+    q_lens: tuple[int, ...]
+
+    def __init__(self, seq_lens: Iterable[int], q_lens: int | Sequence[int] = 1) -> None:
+        try:
+            lens = tuple(check_count("seq_lens", n, low=0, high=MAX_KEYS) for n in seq_lens)
+        except TypeError:
+            raise InputError(f"seq_lens must be a list of key counts, not {seq_lens!r:.60}") from None
+        if not 1 <= len(lens) <= MAX_REQUESTS:
+            raise InputError(f"a batch needs 1 to {MAX_REQUESTS} requests, not {len(lens)}")
+        if isinstance(q_lens, Sequence):
+            qs = tuple(check_count("q_lens", q, low=0) for q in q_lens)
+        else:
+            qs = (check_count("q_lens", q_lens),) * len(lens)
+        if len(qs) != len(lens):
+            raise InputError(f"q_lens has {len(qs)} entries for {len(lens)} requests: give one number or one each")
+        object.__setattr__(self, "seq_lens", lens)
+        object.__setattr__(self, "q_lens", qs)
+
+    @classmethod
+    def uniform(cls, batch: int = 1, context: int = 2560, q_len: int = 1) -> Batch:
+        """`batch` requests of `context` keys and `q_len` query tokens each."""
+        count = check_count("batch", batch, high=MAX_REQUESTS)
+        return cls((check_count("context", context, high=MAX_KEYS),) * count, q_len)
+
+    @property
+    def size(self) -> int:
+        """Requests in the batch."""
+        return len(self.seq_lens)
+
+    @property
+    def max_seq_len(self) -> int:
+        """Keys of the longest request."""
+        return max(self.seq_lens)
+
+    @property
+    def max_q_len(self) -> int:
+        """Query tokens of the request that has most."""
+        return max(self.q_lens)
+
+    @property
+    def query_tokens(self) -> int:
+        """Query tokens over all requests."""
+        return sum(self.q_lens)
+
+    @property
+    def total_keys(self) -> int:
+        """Keys over all requests."""
+        return sum(self.seq_lens)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all requests are alike."""
+        return len(set(self.seq_lens)) == 1 and len(set(self.q_lens)) == 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"seq_lens": list(self.seq_lens), "q_lens": list(self.q_lens)}

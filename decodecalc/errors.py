@@ -1,0 +1,47 @@
+"""Errors a user may meet. Each message says what was wrong, what is valid and how to fix it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DecodecalcError(Exception):
+    """Base of every error this package raises on purpose. `exit_code` is what the command line returns."""
+
+    exit_code = 2
+
+
+class InputError(DecodecalcError, ValueError):
+    """A value that cannot be used: wrong type, out of range, inconsistent with another."""
+
+
+class UnknownNameError(InputError):
+    """A model, GPU, engine or option that does not exist, with the nearest names that do."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        known = sorted(set(known))
+        near = difflib.get_close_matches(name.lower()[:80], known, n=3, cutoff=0.5)
+        shown = ", ".join(near) if near else ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+        lead = "did you mean" if near else "known"
+        super().__init__(f"unknown {kind} {name[:80]!r}: {lead} {shown}?" if near else
+                         f"unknown {kind} {name[:80]!r}; {lead}: {shown}" + (f". {hint}" if hint else ""))
+        self.name, self.nearest = name, tuple(near)
+
+
+class ShardingError(InputError):
+    """A tensor-parallel degree that does not fit the heads. The message names the degrees that do."""
+
+
+class ModelConfigError(InputError):
+    """A model configuration that cannot be read or that has no decode attention to plan."""
+
+
+class GateError(InputError):
+    """A setting that the engine itself refuses at start-up (not a slow path)."""
+
+
+class MissingDependencyError(DecodecalcError):
+    """Hardware or an optional package that the request needs is not there."""
+
+    exit_code = 3

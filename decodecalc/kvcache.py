@@ -1,0 +1,76 @@
+"""How keys and values are stored: element type and paging."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decodecalc.errors import UnknownNameError
+from decodecalc.geometry import Geometry, check_count
+
+# Bytes of one cache element. Block-scaled formats carry their scales: NVFP4 has one FP8 scale for 16 elements
+# (NVIDIA, "Introducing NVFP4"), MXFP4 one E8M0 scale for 32 (OCP Microscaling Formats 1.0, table 1).
+DTYPE_BYTES: dict[str, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 0.5,
+    "nvfp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32,
+}
+_ALIASES = {
+    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32",
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8-e4m3": "fp8", "fp8-e5m2": "fp8", "float8_e4m3fn": "fp8",
+    "fp4": "nvfp4",
+}  # fmt: skip
+
+
+def dtype_name(name: str) -> str:
+    """The canonical name of a cache or query element type."""
+    key = str(name).lower().removeprefix("torch.")
+    key = _ALIASES.get(key, key)
+    if key not in DTYPE_BYTES:
+        raise UnknownNameError("dtype", str(name), DTYPE_BYTES)
+    return key
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """Layout of the paged KV cache.
+
+    `page_size` is the page a kernel sees, in keys; 1 is a flat per-token index list. `allocator_page_size` is the
+    page the engine's allocator hands out (a multiple of `page_size`; the same when None). `query_dtype` is the
+    element type of Q: engines quantise Q to FP8 with an FP8 cache on some paths.
+    """
+
+    dtype: str = "bf16"
+    page_size: int = 16
+    allocator_page_size: int | None = None
+    query_dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        object.__setattr__(self, "query_dtype", dtype_name(self.query_dtype))
+        check_count("page_size", self.page_size, high=1 << 24)
+        if self.allocator_page_size is not None:
+            check_count("allocator_page_size", self.allocator_page_size, high=1 << 24)
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of one cache element, scales of block-scaled formats included."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def query_element_bytes(self) -> float:
+        """Bytes of one query element."""
+        return DTYPE_BYTES[self.query_dtype]
+
+    def bytes_per_key(self, geo: Geometry) -> float:
+        """Cache bytes that one key of one layer takes on this rank."""
+        return geo.kv_elements_per_key * self.element_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)

@@ -1,0 +1,100 @@
+"""Conversions at the edge: what people type and what they read. Inside the package everything is SI."""
+
+from __future__ import annotations
+
+import re
+
+from decodecalc.errors import InputError
+
+_COUNT = re.compile(r"^(\d+(?:\.\d+)?)\s*([kKmMgG]?)$")
+_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_count(text: str, name: str = "value") -> int:
+    """A whole number with an optional binary suffix, as the field writes context lengths.
+
+    >>> parse_count("2560"), parse_count("128k"), parse_count("1.5k")
+    (2560, 131072, 1536)
+    """
+    match = _COUNT.match(text.strip())
+    if not match or len(text) > 24:
+        raise InputError(f"{name}: {text[:40]!r} is not a whole number (examples: 2560, 32k, 1m; k is 1024)")
+    value = float(match[1]) * _FACTOR[match[2].lower()] if "." in match[1] else int(match[1]) * _FACTOR[match[2].lower()]
+    if value != int(value):
+        raise InputError(f"{name}: {text!r} is not a whole number of units")
+    return int(value)
+
+
+def parse_counts(text: str, name: str = "value", limit: int = 100_000) -> list[int]:
+    """A comma list of numbers and ranges: `1,4,16`, `1:256:x2` (times two), `1:64:1` (plus one, inclusive).
+
+    >>> parse_counts("1:16:x2"), parse_counts("1:4,8"), parse_counts("2k")
+    ([1, 2, 4, 8, 16], [1, 2, 3, 4, 8], [2048])
+    """
+    values: list[int] = []
+    for part in text.split(","):
+        pieces = part.strip().split(":")
+        if len(pieces) == 1:
+            values.append(parse_count(pieces[0], name))
+        elif len(pieces) in (2, 3):
+            values.extend(_range(pieces, part, name, limit))
+        else:
+            raise InputError(f"{name}: {part!r} is not a range (start:stop, start:stop:step or start:stop:xN)")
+        if len(values) > limit:
+            raise InputError(f"{name}: {text[:40]!r} expands to more than {limit} values")
+    return values
+
+
+def _range(pieces: list[str], part: str, name: str, limit: int) -> list[int]:
+    start, stop = parse_count(pieces[0], name), parse_count(pieces[1], name)
+    step = pieces[2].strip() if len(pieces) == 3 else "1"
+    if stop < start:
+        raise InputError(f"{name}: range {part!r} is empty: it ends before it starts")
+    if step[:1] in "x*" and step:
+        factor = parse_count(step[1:], name)
+        if factor < 2 or start < 1:
+            raise InputError(f"{name}: range {part!r} needs a start of at least 1 and a factor of at least 2")
+        out = [start]
+        while out[-1] * factor <= stop:
+            out.append(out[-1] * factor)
+        return out
+    stride = parse_count(step, name)
+    if stride < 1:
+        raise InputError(f"{name}: range {part!r} needs a step of at least 1")
+    if (stop - start) // stride >= limit:
+        raise InputError(f"{name}: range {part!r} expands to more than {limit} values")
+    return list(range(start, stop + 1, stride))
+
+
+def human_bytes(n: float) -> str:
+    """Bytes with a decimal unit, three digits.
+
+    >>> human_bytes(335544320)
+    '336 MB'
+    """
+    return _human(n, "B", 1e3)
+
+
+def human_seconds(s: float) -> str:
+    """Seconds with a fitting unit, three digits.
+
+    >>> human_seconds(12.4e-6)
+    '12.4 µs'
+    """
+    for scale, unit in ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms")):
+        if abs(s) < scale * 999.5:
+            return f"{s / scale:.3g} {unit}"
+    return f"{s:.3g} s"
+
+
+def human_rate(bytes_per_s: float) -> str:
+    """Bytes per second with a decimal unit, three digits."""
+    return _human(bytes_per_s, "B/s", 1e3)
+
+
+def _human(n: float, unit: str, base: float) -> str:
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(n) < base * 0.9995 or prefix == "T":
+            return f"{n:.0f} {prefix}{unit}" if not prefix and n == int(n) else f"{n:.3g} {prefix}{unit}"
+        n /= base
+    raise AssertionError("unreachable")
