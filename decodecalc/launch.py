@@ -1,0 +1,208 @@
+"""LaunchPlan: everything one engine would launch for the attention of one layer in one decode step.
+
+A plan is exact: it is what the engine's own code computes for its grid and its key ranges. `launched`, `requested` and
+`live` are three different counts (the grid's extent, what the rule asked for, what has keys to read) and are never mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.batch import Batch
+from decodecalc.geometry import Geometry
+from decodecalc.kvcache import KvCache
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+KeyRange = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One named condition of a policy, its outcome, and the numbers that decided it."""
+
+    name: str
+    passed: bool
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "passed": self.passed, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One kernel of the step. `role` is stage1, merge or scheduler; `threads` per block, None where not fixed by the source.
+
+    `live_blocks` are the blocks that do work (the rest of the grid returns at once); `tile_keys` the keys that one
+    loop iteration loads, for stage 1.
+    """
+
+    name: str
+    role: str
+    grid: tuple[int, ...]
+    threads: int | None
+    live_blocks: int
+    tile_keys: int | None = None
+
+    @property
+    def launched_blocks(self) -> int:
+        """Blocks in the grid."""
+        total = 1
+        for extent in self.grid:
+            total *= extent
+        return total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; the grid as a list."""
+        return {
+            "name": self.name, "role": self.role, "grid": list(self.grid), "launched_blocks": self.launched_blocks,
+            "threads": self.threads, "live_blocks": self.live_blocks, "tile_keys": self.tile_keys,
+        }  # fmt: skip
+
+
+class KeyRanges(Sequence[list[KeyRange]]):
+    """Key ranges of each request's live splits, made when asked for: `ranges[r]` is [(start, end), …], end exclusive."""
+
+    def __init__(
+        self, first_key: Sequence[int], split_keys: Sequence[int], live: Sequence[int], end: Sequence[int]
+    ) -> None:
+        self._first, self._keys, self._live, self._end = first_key, split_keys, live, end
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __getitem__(self, r: Any) -> Any:
+        first, size, end = self._first[r], self._keys[r], self._end[r]
+        return [(first + i * size, min(first + (i + 1) * size, end)) for i in range(self._live[r])]
+
+    def __iter__(self) -> Iterator[list[KeyRange]]:
+        return (self[r] for r in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"KeyRanges({list(self)!r:.200})"
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How each request's keys are cut.
+
+    requested[r]: what the rule asked for; launched: the grid's split extent, one number for the launch; live[r]: splits
+    that own keys after rounding; working[r]: live splits with at least one tile inside the window (fewer than live only
+    with a sliding window); keys[r]: the live splits' key ranges, end exclusive.
+    """
+
+    requested: tuple[int, ...]
+    launched: int
+    live: tuple[int, ...]
+    working: tuple[int, ...]
+    keys: Sequence[list[KeyRange]] = field(repr=False)
+
+    def to_dict(self, with_keys: bool = False) -> dict[str, Any]:
+        """Plain values; key ranges only when asked for (they are long)."""
+        out: dict[str, Any] = {
+            "requested": list(self.requested), "launched": self.launched, "live": list(self.live), "working": list(self.working),
+        }  # fmt: skip
+        if with_keys:
+            out["keys"] = [[list(r) for r in ranges] for ranges in self.keys]
+        return out
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What one engine launches for one layer of one decode step.
+
+    path: `2d` (unsplit) / `3d` (split) for vllm-triton, `unsplit` / `split` elsewhere.
+    blocks_per_split[r]: stage-1 blocks that walk each live split of request r, over all KV heads and query tiles.
+    keys_read[r]: keys that each of those block columns loads (the window's tiles only, when there is one).
+    block_rows: query rows of a stage-1 tile (tokens x group), live_rows: how many of them hold a query.
+    state_values: fp32 numbers of one partial state of one (token, query head, split); 0 when nothing is split.
+    state_rows: (token, query head) pairs that write partial states.
+    scratch_bytes: partial-state buffers that the engine allocates.
+    determinism: `invariant` (split boundaries fixed whatever the batch and length: one split), `fixed size` (depend on the
+    request's own length only) or `batch-dependent`.
+    detail: the engine's own quantities under the engine's own names.
+    """
+
+    engine: str
+    version: str
+    path: str
+    geometry: Geometry
+    batch: Batch
+    kv: KvCache
+    gpu: Gpu
+    kernels: tuple[KernelLaunch, ...]
+    splits: Splits
+    gates: tuple[Gate, ...]
+    scratch_bytes: int
+    blocks_per_split: tuple[int, ...]
+    keys_read: tuple[int, ...]
+    unsplit_blocks: int
+    tile_keys: int
+    block_rows: int
+    live_rows: int
+    state_values: int
+    determinism: str
+    detail: Any = None
+    options: Any = None
+
+    @property
+    def stage1(self) -> KernelLaunch:
+        """The kernel that reads keys."""
+        return next(k for k in self.kernels if k.role == "stage1")
+
+    @property
+    def merge(self) -> KernelLaunch | None:
+        """The kernel that combines partial states, when there is one."""
+        return next((k for k in self.kernels if k.role == "merge"), None)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the split path runs (partial states are written and merged)."""
+        return self.merge is not None
+
+    @property
+    def live_blocks(self) -> int:
+        """Stage-1 blocks that do work."""
+        return self.stage1.live_blocks
+
+    @property
+    def s_star(self) -> int:
+        """Smallest split count whose first wave covers the SMs: ceil(SMs / unsplit blocks). A coverage heuristic."""
+        return -(-self.gpu.sm_count // max(self.unsplit_blocks, 1))
+
+    def gate(self, name: str) -> Gate:
+        """The gate called `name`; KeyError when this policy has none."""
+        for gate in self.gates:
+            if gate.name == name:
+                return gate
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, nested."""
+        out: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "gpu":
+                out["gpu"] = value.name
+            elif f.name in ("kernels", "gates"):
+                out[f.name] = [item.to_dict() for item in value]
+            elif hasattr(value, "to_dict"):
+                out[f.name] = value.to_dict()
+            elif is_dataclass(value) and not isinstance(value, type):
+                out[f.name] = {g.name: _plain(getattr(value, g.name)) for g in fields(value)}
+            else:
+                out[f.name] = _plain(value)
+        return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value.item() if hasattr(value, "item") else value
