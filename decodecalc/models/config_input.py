@@ -1,0 +1,82 @@
+"""Bytes to a configuration dictionary, whatever the bytes are."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from decodecalc.errors import ModelConfigError
+
+MAX_CONFIG_BYTES = 16 << 20
+"""A config.json is a few kB (the largest seen in public: below 1 MB, with quantization lists)."""
+
+MAX_DIGITS = 64
+
+
+def parse_config(data: bytes, where: str) -> dict[str, Any]:
+    """The JSON object in `data`; ModelConfigError says where and why when there is none.
+
+    NaN and Infinity are read (real configurations have them, in `time_step_limit`); a field of ours that
+    holds one is refused where it is used.
+    """
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ModelConfigError(f"{where} is larger than {MAX_CONFIG_BYTES >> 20} MiB: not a config.json")
+    try:
+        config = json.loads(data.decode("utf-8-sig"), parse_int=_bounded_int)
+    except UnicodeDecodeError:
+        raise ModelConfigError(f"{where} is not text (UTF-8 JSON expected)") from None
+    except RecursionError:
+        raise ModelConfigError(f"{where} nests too deeply for a config.json") from None
+    except json.JSONDecodeError as error:
+        spot = f"line {error.lineno} column {error.colno}"
+        cut = " (empty or truncated?)" if error.pos >= len(error.doc.rstrip()) else ""
+        raise ModelConfigError(f"{where} is not JSON: {error.msg} at {spot}{cut}") from None
+    except ValueError as error:
+        raise ModelConfigError(f"{where} is not usable JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ModelConfigError(f"{where} holds a JSON {_json_kind(config)}, not the object of a config.json")
+    return config
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration in a file, or in `config.json` of a folder."""
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelConfigError(f"{path} is not a regular file (pipe a configuration in with '-')")
+        if status.st_size > MAX_CONFIG_BYTES:
+            size = status.st_size / 1e6
+            raise ModelConfigError(
+                f"{path} is {size:.0f} MB; a config.json is at most {MAX_CONFIG_BYTES >> 20} MiB"
+            )
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        raise ModelConfigError(f"no such file: {path}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelConfigError(f"cannot read {str(path)[:200]!r}: {reason}") from None
+    return parse_config(data, str(path))
+
+
+def read_stdin() -> dict[str, Any]:
+    """The configuration on standard input."""
+    return parse_config(sys.stdin.buffer.read(MAX_CONFIG_BYTES + 1), "standard input")
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _json_kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), type(value).__name__)

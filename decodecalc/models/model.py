@@ -1,0 +1,186 @@
+"""What a model is to a decode-attention planner: groups of layers that share a geometry, whole or per rank.
+
+Limits: one rank holds 1/tp of the query heads of every layer (Megatron-style tensor parallelism). Pipeline,
+context and data parallelism do not change a layer's geometry and are not modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from decodecalc.errors import ShardingError
+from decodecalc.geometry import Geometry, check_count
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers of one model that run softmax attention with one geometry.
+
+    `layers` counts them and `layer_indices` says which (0 is the model's first layer). `chunk` is set for
+    chunked attention (Llama-4): a query sees only the keys of its own chunk. `compress_ratio` is set where the cache keeps one compressed entry per that many tokens beside the window (DeepSeek-V4).
+    `topk` is set where an indexer picks at most that many keys (or compressed entries) to read.
+    """
+
+    name: str
+    layers: int
+    geometry: Geometry
+    chunk: int | None = None
+    compress_ratio: int | None = None
+    topk: int | None = None
+    layer_indices: tuple[int, ...] = field(default=(), repr=False)
+
+    def keys_read(self, context: int) -> int:
+        """Cache entries that one decode query reads in one of these layers when `context` keys (its own
+        included) are in the sequence.
+
+        >>> LayerGroup("chunked", 36, Geometry(40, 8, 128), chunk=8192).keys_read(8193)
+        1
+        """
+        context = check_count("context", context)
+        if self.compress_ratio:
+            entries = context // self.compress_ratio
+            near = min(context, self.geometry.window or context)
+            return near + (entries if self.topk is None else min(entries, self.topk))
+        keys = context if self.chunk is None else (context - 1) % self.chunk + 1
+        if self.geometry.window is not None:
+            keys = min(keys, self.geometry.window)
+        return keys if self.topk is None else min(keys, self.topk)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "layers": self.layers,
+            "geometry": self.geometry.to_dict(),
+            "chunk": self.chunk,
+            "compress_ratio": self.compress_ratio,
+            "topk": self.topk,
+            "layer_indices": list(self.layer_indices),
+        }
+
+
+@dataclass(frozen=True)
+class RankModel:
+    """One rank's share of a model under tensor parallelism.
+
+    `model_kv_heads` is the KV-head count an engine derives for the rank from the one model-wide
+    `num_key_value_heads`, whatever the layers have: vLLM 0.33 sizes its split threshold with it
+    (`ModelConfig.get_num_kv_heads`), so that it can differ from a layer group's `geometry.kv_heads`.
+    """
+
+    name: str
+    tp: int
+    total_layers: int
+    layer_groups: tuple[LayerGroup, ...]
+    model_kv_heads: int
+    max_position: int | None = None
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that run softmax attention."""
+        return sum(group.layers for group in self.layer_groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "tp": self.tp,
+            "total_layers": self.total_layers,
+            "attention_layers": self.attention_layers,
+            "layer_groups": [group.to_dict() for group in self.layer_groups],
+            "model_kv_heads": self.model_kv_heads,
+            "max_position": self.max_position,
+        }
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder model as its configuration describes it, before sharding.
+
+    `layer_groups` are in the order in which the layers first appear; layers without softmax attention (Mamba,
+    linear attention, MLP-only, no-op) are in `total_layers` and `layer_types` but in no group. `kv_heads` is
+    the model-wide count that the configuration states (see `RankModel.model_kv_heads`). `warnings` are
+    guesses a user should know of (a class default stood in for a missing field); `notes` are plain facts.
+    """
+
+    name: str
+    model_type: str
+    total_layers: int
+    layer_groups: tuple[LayerGroup, ...]
+    kv_heads: int
+    max_position: int | None = None
+    source: str = ""
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    layer_types: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that run softmax attention."""
+        return sum(group.layers for group in self.layer_groups)
+
+    @property
+    def kind(self) -> str:
+        """MHA, GQA, MQA or MLA when all layers agree, else `mixed`."""
+        kinds = {group.geometry.kind for group in self.layer_groups}
+        return kinds.pop() if len(kinds) == 1 else "mixed"
+
+    def valid_tp(self) -> list[int]:
+        """Tensor-parallel degrees that fit every layer group.
+
+        Rule of vLLM (`ModelConfig.verify_with_parallel_config`, `QKVParallelLinear`): a degree divides the
+        query heads, and either divides the KV heads or is a multiple of them (each KV head is then
+        replicated). An MLA latent is replicated on every rank.
+        """
+        most = min(group.geometry.q_heads for group in self.layer_groups)
+        return [
+            tp for tp in range(1, most + 1) if all(_fits(group.geometry, tp) for group in self.layer_groups)
+        ]
+
+    def shard(self, tp: int = 1) -> RankModel:
+        """One rank's share at tensor-parallel degree `tp`; ShardingError names the valid degrees."""
+        tp = check_count("tp", tp)
+        if not all(_fits(group.geometry, tp) for group in self.layer_groups):
+            heads = sorted({(group.geometry.q_heads, group.geometry.kv_heads) for group in self.layer_groups})
+            shown = " and ".join(f"{q} query / {kv} KV heads" for q, kv in heads[:4])
+            valid = ", ".join(map(str, self.valid_tp()))
+            raise ShardingError(f"tp {tp} does not fit {self.name} ({shown}); valid: {valid}")
+        groups = tuple(replace(group, geometry=_shard(group.geometry, tp)) for group in self.layer_groups)
+        return RankModel(
+            name=self.name,
+            tp=tp,
+            total_layers=self.total_layers,
+            layer_groups=groups,
+            model_kv_heads=max(1, self.kv_heads // tp),
+            max_position=self.max_position,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, with the derived `kind`, `attention_layers` and `valid_tp`."""
+        return {
+            "name": self.name,
+            "model_type": self.model_type,
+            "kind": self.kind,
+            "total_layers": self.total_layers,
+            "attention_layers": self.attention_layers,
+            "layer_groups": [group.to_dict() for group in self.layer_groups],
+            "kv_heads": self.kv_heads,
+            "max_position": self.max_position,
+            "valid_tp": self.valid_tp(),
+            "source": self.source,
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "layer_types": list(self.layer_types),
+        }
+
+
+def _fits(geometry: Geometry, tp: int) -> bool:
+    if geometry.q_heads % tp:
+        return False
+    return geometry.mla or geometry.kv_heads % tp == 0 or tp % geometry.kv_heads == 0
+
+
+def _shard(geometry: Geometry, tp: int) -> Geometry:
+    kv_heads = 1 if geometry.mla else max(1, geometry.kv_heads // tp)
+    return replace(geometry, q_heads=geometry.q_heads // tp, kv_heads=kv_heads)
