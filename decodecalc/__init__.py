@@ -44,7 +44,7 @@ _HOME = {
     "zoo_names": "decodecalc.models",
 }
 
-__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
     from decodecalc.analysis import occupancy, paging, roofline, segments, traffic

@@ -24,8 +24,11 @@ class UnknownNameError(InputError):
         near = difflib.get_close_matches(name.lower()[:80], known, n=3, cutoff=0.5)
         shown = ", ".join(near) if near else ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
         lead = "did you mean" if near else "known"
-        super().__init__(f"unknown {kind} {name[:80]!r}: {lead} {shown}?" if near else
-                         f"unknown {kind} {name[:80]!r}; {lead}: {shown}" + (f". {hint}" if hint else ""))
+        super().__init__(
+            f"unknown {kind} {name[:80]!r}: {lead} {shown}?"
+            if near
+            else f"unknown {kind} {name[:80]!r}; {lead}: {shown}" + (f". {hint}" if hint else "")
+        )
         self.name, self.nearest = name, tuple(near)
 
 

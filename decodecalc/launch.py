@@ -1,7 +1,8 @@
 """LaunchPlan: everything one engine would launch for the attention of one layer in one decode step.
 
-A plan is exact: it is what the engine's own code computes for its grid and its key ranges. `launched`, `requested` and
-`live` are three different counts (the grid's extent, what the rule asked for, what has keys to read) and are never mixed.
+A plan is exact: it is what the engine's own code computes for its grid and its key ranges. `launched`, `requested`
+and `live` are three different counts (the grid's extent, what the rule asked for, what has keys to read) and are
+never mixed.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class Gate:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One kernel of the step. `role` is stage1, merge or scheduler; `threads` per block, None where not fixed by the source.
+    """One kernel of the step.
 
+    `role` is stage1, merge or scheduler; `threads` per block, None where the source does not fix it.
     `live_blocks` are the blocks that do work (the rest of the grid returns at once); `tile_keys` the keys that one
     loop iteration loads, for stage 1.
     """
@@ -65,7 +67,7 @@ class KernelLaunch:
 
 
 class KeyRanges(Sequence[list[KeyRange]]):
-    """Key ranges of each request's live splits, made when asked for: `ranges[r]` is [(start, end), …], end exclusive."""
+    """Key ranges of each request's live splits, made on demand: `ranges[r]` is [(start, end), …], end exclusive."""
 
     def __init__(
         self, first_key: Sequence[int], split_keys: Sequence[int], live: Sequence[int], end: Sequence[int]
@@ -107,7 +109,8 @@ class Splits:
     def to_dict(self, with_keys: bool = False) -> dict[str, Any]:
         """Plain values; key ranges only when asked for (they are long)."""
         out: dict[str, Any] = {
-            "requested": list(self.requested), "launched": self.launched, "live": list(self.live), "working": list(self.working),
+            "requested": list(self.requested), "launched": self.launched, "live": list(self.live),
+            "working": list(self.working),
         }  # fmt: skip
         if with_keys:
             out["keys"] = [[list(r) for r in ranges] for ranges in self.keys]
@@ -125,8 +128,9 @@ class LaunchPlan:
     state_values: fp32 numbers of one partial state of one (token, query head, split); 0 when nothing is split.
     state_rows: (token, query head) pairs that write partial states.
     scratch_bytes: partial-state buffers that the engine allocates.
-    determinism: `invariant` (split boundaries fixed whatever the batch and length: one split), `fixed size` (depend on the
-    request's own length only) or `batch-dependent`.
+    determinism: where split boundaries come from: `invariant` (always one split), `fixed size` (a constant number of
+    keys), `fixed count` (a constant number of splits: the same in any batch, but not as the request grows) or
+    `batch-dependent`.
     detail: the engine's own quantities under the engine's own names.
     """
 

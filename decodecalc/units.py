@@ -19,7 +19,9 @@ def parse_count(text: str, name: str = "value") -> int:
     match = _COUNT.match(text.strip())
     if not match or len(text) > 24:
         raise InputError(f"{name}: {text[:40]!r} is not a whole number (examples: 2560, 32k, 1m; k is 1024)")
-    value = float(match[1]) * _FACTOR[match[2].lower()] if "." in match[1] else int(match[1]) * _FACTOR[match[2].lower()]
+    value = (
+        float(match[1]) * _FACTOR[match[2].lower()] if "." in match[1] else int(match[1]) * _FACTOR[match[2].lower()]
+    )
     if value != int(value):
         raise InputError(f"{name}: {text!r} is not a whole number of units")
     return int(value)

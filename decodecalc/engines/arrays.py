@@ -118,8 +118,8 @@ class KernelArray:
 class Launches:
     """What a policy launches for every step of a `Batches`. Shapes: [N] or [N, R], or a plain number for all.
 
-    is_split [N]: the split path runs. requested, live, working, split_keys, first_key, blocks_per_split, keys_read [N, R]
-    and launched [N] as in LaunchPlan; split r,i owns keys [first_key + i*split_keys, …) up to the request's end.
+    is_split [N]: the split path runs. requested, live, working, split_keys, first_key, blocks_per_split, keys_read
+    [N, R] and launched [N] as in LaunchPlan; split r,i owns keys [first_key + i*split_keys, …) up to the request's end.
     `key_ranges(n)` overrides that regular partition where a policy's is irregular (FlashMLA).
     path_names: (unsplit, split).
     """

@@ -66,9 +66,7 @@ class Policy:
             if version.name == name:
                 return version
         for version in self.versions:
-            if version.covers and version_key(version.covers[0]) <= version_key(name) <= version_key(
-                version.covers[1]
-            ):
+            if version.covers and version_key(version.covers[0]) <= version_key(name) <= version_key(version.covers[1]):
                 return version
         raise UnknownNameError(f"version of {self.name}", name, [v.name for v in self.versions])
 
@@ -84,9 +82,7 @@ class Policy:
         """The plan of one step: the array rule at N = 1, with its gates put into words."""
         chosen = self.version(version)
         opts = (
-            options
-            if isinstance(options, EngineOptions)
-            else self.options_type.from_mapping(self.name, options or {})
+            options if isinstance(options, EngineOptions) else self.options_type.from_mapping(self.name, options or {})
         )
         found = self.launches(geo, Batches.single(batch), kv, gpu, opts, chosen)
         return self._plan_at(found, geo, batch, kv, gpu, opts, chosen)
@@ -128,9 +124,7 @@ class Policy:
             scratch_bytes=int(at(found.scratch_bytes, 0)),
             blocks_per_split=blocks,
             keys_read=read,
-            unsplit_blocks=sum(b for b, n in zip(blocks, seq_lens) if n)
-            if unsplit is None
-            else at(unsplit, 0),
+            unsplit_blocks=sum(b for b, n in zip(blocks, seq_lens) if n) if unsplit is None else at(unsplit, 0),
             tile_keys=at(found.tile_keys, 0),
             block_rows=at(found.block_rows, 0),
             live_rows=at(found.live_rows, 0),
@@ -148,9 +142,7 @@ def _detail_at(detail: Any, r: int) -> Any:
     values = {}
     for f in fields(detail):
         value = getattr(detail, f.name)
-        values[f.name] = (
-            row(value, 0, r) if isinstance(value, np.ndarray) and value.ndim == 2 else at(value, 0)
-        )
+        values[f.name] = row(value, 0, r) if isinstance(value, np.ndarray) and value.ndim == 2 else at(value, 0)
     return replace(detail, **values)
 
 

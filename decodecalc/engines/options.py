@@ -20,9 +20,7 @@ def option(
     kind: int, bool, float, str, ints (a list) — with `?` when None is allowed. flag: how the engine itself spells it.
     low: the least value of an int.
     """
-    return field(
-        default=default, metadata={"kind": kind, "help": help, "flag": flag, "choices": choices, "low": low}
-    )
+    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "choices": choices, "low": low})
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,9 @@ class EngineOptions:
         known = {f.name: f for f in fields(cls)}
         for name in values:
             if name not in known:
-                raise UnknownNameError(
-                    f"option of {engine}", name, known, f"see `decodecalc engines {engine}`"
-                )
+                raise UnknownNameError(f"option of {engine}", name, known, f"see `decodecalc engines {engine}`")
         return cls(
-            **{
-                name: _convert(f"{engine} option {name}", value, known[name].metadata)
-                for name, value in values.items()
-            }
+            **{name: _convert(f"{engine} option {name}", value, known[name].metadata) for name, value in values.items()}
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -30,9 +30,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", cases)
 
 
-@pytest.fixture()
+@pytest.fixture
 def check():
-    """Compares a recorded `out` with what the adapter made of our plan; names every field that differs or is missing."""
+    """Compares a recorded `out` with what the adapter made of our plan; names the fields that differ or are missing."""
 
     def compare(recorded: dict[str, Any], ours: dict[str, Any], left_out: dict[str, str]) -> None:
         wrong = {
