@@ -1,0 +1,192 @@
+"""The `Gpu` value object: what the planning and the roofline need to know about one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.gpus.fields import FIELDS, check_field
+
+
+class Peak(NamedTuple):
+    """A matrix peak: the rate (None when nobody knows it), the dtype whose peak it is, and why that one."""
+
+    flop_per_s: float | None
+    dtype: str
+    reason: str
+
+
+# The field of each dtype's peak, and the dtype that the maths runs in when the device has no such mode. A cache
+# format without a matrix mode of its own is dequantised to bf16 in registers, which is what the engines' kernels do.
+_PEAK_FIELD = {
+    "fp32": "fp32_flop_per_s",
+    "bf16": "tensor_bf16_flop_per_s",
+    "fp16": "tensor_fp16_flop_per_s",
+    "fp8": "tensor_fp8_flop_per_s",
+    "int8": "tensor_int8_op_per_s",
+    "nvfp4": "tensor_fp4_flop_per_s",
+    "mxfp4": "tensor_fp4_flop_per_s",
+    "int4": None,
+}
+_FALLBACK = {"bf16": ("fp16",), "fp16": ("bf16",), "fp32": ()}
+_DEQUANTISED = ("bf16", "fp16")
+_MODE = {"nvfp4": "fp4", "mxfp4": "fp4"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as a kernel launch sees it. SI units; None where a value is not known or does not exist.
+
+    Matrix peaks are dense and, where the rates differ, with FP32 accumulate. `memory_bytes` is the marketed size,
+    `memory_usable_bytes` what the driver reports (often larger: marketed "GB" may be GiB). `l2_bytes` is what the
+    driver reports, which on AMD multi-die parts is the L2 of one die: use `l2_total_bytes`. On AMD an SM is a
+    compute unit and a warp a wavefront. `table_name` is the entry of the bundled table that the values come from,
+    `origin` says where this object was made, `warnings` what differs from the table.
+
+    >>> Gpu(name="mine", sm_count=100, hbm_bytes_per_s=2e12).sm_count
+    100
+    """
+
+    name: str
+    sm_count: int
+    hbm_bytes_per_s: float | None = None
+    display_name: str | None = None
+    vendor: str | None = None
+    architecture: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    gfx: str | None = None
+    warp_size: int | None = None
+    memory_bytes: int | None = None
+    memory_usable_bytes: int | None = None
+    l2_bytes: int | None = None
+    l2_partitions: int | None = None
+    last_level_cache_bytes: int | None = None
+    smem_bytes_per_sm: int | None = None
+    max_smem_bytes_per_block: int | None = None
+    registers_per_sm: int | None = None
+    max_threads_per_sm: int | None = None
+    max_blocks_per_sm: int | None = None
+    boost_clock_hz: float | None = None
+    tensor_reference_clock_hz: float | None = None
+    tensor_fp16_flop_per_s: float | None = None
+    tensor_bf16_flop_per_s: float | None = None
+    tensor_fp8_flop_per_s: float | None = None
+    tensor_int8_op_per_s: float | None = None
+    tensor_fp4_flop_per_s: float | None = None
+    fp32_flop_per_s: float | None = None
+    tdp_w: float | None = None
+    interconnect_bytes_per_s_per_direction: float | None = None
+    device_names: tuple[str, ...] = ()
+    absent_tensor_modes: tuple[str, ...] = ()
+    table_name: str | None = None
+    origin: str = "given"
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"GPU {self.name[:60]!r}" if isinstance(self.name, str) else "GPU"
+        for name in FIELDS:
+            value = getattr(self, name)
+            if value is not None or name in ("name", "sm_count"):
+                object.__setattr__(self, name, check_field(name, value, where))
+        block, sm = self.max_smem_bytes_per_block, self.smem_bytes_per_sm
+        if block is not None and sm is not None and block > sm:
+            raise InputError(f"{where}: max_smem_bytes_per_block ({block}) exceeds smem_bytes_per_sm ({sm})")
+
+    @property
+    def label(self) -> str:
+        """The name to print."""
+        return self.display_name or self.name
+
+    @property
+    def is_hip(self) -> bool:
+        """An AMD device, driven through HIP."""
+        return self.vendor == "AMD" or self.gfx is not None
+
+    @property
+    def sm(self) -> int | None:
+        """Compute capability as NVIDIA's tools write it: 90 for 9.0, 103 for 10.3; None elsewhere."""
+        return self.compute_capability[0] * 10 + self.compute_capability[1] if self.compute_capability else None
+
+    def is_sm(self, code: int) -> bool:
+        """Exactly this compute capability: `is_sm(100)` is true on B200 (10.0), not on B300 (10.3)."""
+        return self.sm == code
+
+    def is_sm_family(self, code: int) -> bool:
+        """The same major compute capability: `is_sm_family(100)` is true on B200 and B300."""
+        return self.sm is not None and self.sm // 10 == code // 10
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory for capacity checks: what the driver reports, else the marketed size."""
+        return self.memory_bytes if self.memory_usable_bytes is None else self.memory_usable_bytes
+
+    @property
+    def l2_total_bytes(self) -> int | None:
+        """All L2 of the device: on AMD the dies' private L2s together (shared data occupies each of them)."""
+        if self.l2_bytes is None or not self.is_hip:
+            return self.l2_bytes
+        return None if self.l2_partitions is None else self.l2_bytes * self.l2_partitions
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Largest on-chip cache level between the SMs and memory: what a measurement has to overflow to be cold."""
+        known = [size for size in (self.l2_total_bytes, self.last_level_cache_bytes) if size is not None]
+        return max(known) if known else None
+
+    def need(self, field: str) -> float:
+        """The value of a numeric field; InputError that says how to supply it when it is not known."""
+        value = getattr(self, _known_field(field))
+        if value is None:
+            raise InputError(
+                f"{field} of GPU {self.label!r} is not known: give it in a GPU file "
+                f'({{"base": "{self.table_name or "h100-sxm"}", "name": "…", "{field}": …}})'
+            )
+        return value
+
+    def peak_flop_per_s(self, dtype: str = "bf16") -> Peak:
+        """Dense peak for maths on `dtype` operands: rate, the dtype whose peak it is, and why.
+
+        >>> Gpu("v", 80, tensor_fp16_flop_per_s=125e12, absent_tensor_modes=("bf16",)).peak_flop_per_s("bf16").dtype
+        'fp16'
+        """
+        if dtype not in _PEAK_FIELD:
+            raise UnknownNameError("dtype", str(dtype), _PEAK_FIELD)
+        own = _PEAK_FIELD[dtype]
+        if own is not None and getattr(self, own) is not None:
+            return Peak(getattr(self, own), dtype, f"{dtype} peak of {self.label}")
+        lacks = own is None or _MODE.get(dtype, dtype) in self.absent_tensor_modes
+        why = f"{self.label} has no {dtype} matrix mode" if lacks else f"no {dtype} peak of {self.label} is known"
+        for other in _FALLBACK.get(dtype, _DEQUANTISED):
+            rate = getattr(self, _PEAK_FIELD[other] or "")
+            if rate is not None:
+                how = f"{other} peak" if dtype in _FALLBACK else f"maths in {other} after dequantisation"
+                return Peak(rate, other, f"{why}: {how}")
+        return Peak(None, dtype, why)
+
+    def ridge_flop_per_byte(self, dtype: str = "bf16") -> float | None:
+        """Intensity where the roofline bends; None when a side of it is not known.
+
+        >>> from decodecalc.gpus import load_gpu
+        >>> round(load_gpu("h100-sxm").ridge_flop_per_byte("bf16"))
+        295
+        """
+        peak = self.peak_flop_per_s(dtype).flop_per_s
+        return None if peak is None or self.hbm_bytes_per_s is None else peak / self.hbm_bytes_per_s
+
+    def with_(self, **changes: Any) -> Gpu:
+        """A copy with some fields changed, checked like any other."""
+        for name in changes:
+            _known_field(name)
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; tuples become lists."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+def _known_field(name: str) -> str:
+    if name not in Gpu.__dataclass_fields__:
+        raise UnknownNameError("GPU field", name, Gpu.__dataclass_fields__)
+    return name
