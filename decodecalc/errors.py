@@ -41,7 +41,11 @@ class ModelConfigError(InputError):
 
 
 class GateError(InputError):
-    """A setting that the engine itself refuses at start-up (not a slow path)."""
+    """A setting that the engine itself refuses at start-up (not a slow path). `code` is a short machine word for it."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class MissingDependencyError(DecodecalcError):
