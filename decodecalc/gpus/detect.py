@@ -20,7 +20,7 @@ _CAVEATS = {
     "rtx pro 6000 blackwell max-q workstation edition": "Max-Q runs at lower clocks than the Workstation Edition: "
     "boost clock, matrix peaks and power of the table are too high",
 }
-_SAME_MEMORY = 0.15  # ECC, carve-outs and host settings move the reported size by up to 6 % on one product
+_SAME_MEMORY = 0.15  # ECC, carve-outs and host settings move the reported size by about 7 % on one product
 _MIG = re.compile(r"\s+MIG\s+\S+$", re.IGNORECASE)
 _PEAKS = (
     "tensor_fp16_flop_per_s", "tensor_bf16_flop_per_s", "tensor_fp8_flop_per_s", "tensor_int8_op_per_s",

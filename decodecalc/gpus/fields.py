@@ -77,12 +77,12 @@ def check_field(name: str, value: Any, where: str = "GPU") -> Any:
     """`value` in its canonical type (str, int, float or tuple); InputError names the field, the range and the unit."""
     spec = FIELDS[name]
     if spec.kind == "text":
-        if not isinstance(value, str) or not value.strip() or len(value) > 200:
-            raise InputError(f"{where}: {name} must be a text of 1 to 200 characters, not {value!r:.60}")
+        if not _is_text(value):
+            raise InputError(f"{where}: {name} must be 1 to 200 printable characters, not {shown(value)}")
         return value
     if spec.kind == "names":
-        if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-            raise InputError(f"{where}: {name} must be a list of texts, not {value!r:.60}")
+        if not isinstance(value, (list, tuple)) or not all(map(_is_text, value)):
+            raise InputError(f"{where}: {name} must be a list of texts, not {shown(value)}")
         return tuple(value)
     if spec.kind == "capability":
         return _capability(value, where)
@@ -90,9 +90,21 @@ def check_field(name: str, value: Any, where: str = "GPU") -> Any:
     if not spec.low <= number <= spec.high:
         remedy = f"; {_REMEDY[spec.unit]}" if spec.unit in _REMEDY else ""
         raise InputError(
-            f"{where}: {name} is {number:g}, outside {spec.low:g} to {spec.high:g} {spec.unit}".rstrip() + remedy
+            f"{where}: {name} is {shown(number)}, outside {spec.low:g} to {spec.high:g} {spec.unit}".rstrip() + remedy
         )
     return number
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and len(value) <= 200 and value.isprintable()
+
+
+def shown(value: Any) -> str:
+    """A bad value for a message: short, and safe for what cannot be printed (huge integers, deep nesting)."""
+    try:
+        return repr(value)[:60]
+    except (ValueError, RecursionError):
+        return f"that {type(value).__name__}"
 
 
 def _number(spec: FieldSpec, value: Any, where: str) -> int | float:
@@ -109,7 +121,7 @@ def _number(spec: FieldSpec, value: Any, where: str) -> int | float:
             if spec.kind == "bytes" and value == int(value):
                 return int(value)
     wanted = {"count": "a whole number", "bytes": "a whole number of bytes"}.get(spec.kind, "a finite number")
-    raise InputError(f"{where}: {spec.name} must be {wanted}, not {value!r:.60}")
+    raise InputError(f"{where}: {spec.name} must be {wanted}, not {shown(value)}")
 
 
 def _capability(value: Any, where: str) -> tuple[int, int]:
@@ -123,4 +135,4 @@ def _capability(value: Any, where: str) -> tuple[int, int]:
         and all(hasattr(p, "__index__") and not isinstance(p, bool) and 0 <= p < 1000 for p in parts)
     ):
         return int(parts[0]), int(parts[1])
-    raise InputError(f'{where}: compute_capability must be a pair such as [9, 0] or "9.0", not {value!r:.60}')
+    raise InputError(f'{where}: compute_capability must be a pair such as [9, 0] or "9.0", not {shown(value)}')

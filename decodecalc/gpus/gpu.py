@@ -85,9 +85,11 @@ class Gpu:
 
     def __post_init__(self) -> None:
         where = f"GPU {self.name[:60]!r}" if isinstance(self.name, str) else "GPU"
-        for name in FIELDS:
+        for name, spec in FIELDS.items():
             value = getattr(self, name)
-            if value is not None or name in ("name", "sm_count"):
+            if value is None and spec.kind == "names":
+                object.__setattr__(self, name, ())
+            elif value is not None or name in ("name", "sm_count"):
                 object.__setattr__(self, name, check_field(name, value, where))
         block, sm = self.max_smem_bytes_per_block, self.smem_bytes_per_sm
         if block is not None and sm is not None and block > sm:

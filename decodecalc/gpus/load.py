@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from decodecalc.errors import InputError, UnknownNameError
-from decodecalc.gpus.fields import FIELDS
+from decodecalc.gpus.fields import FIELDS, shown
 from decodecalc.gpus.gpu import Gpu
-from decodecalc.gpus.table import FieldInfo, find_name, table_fields, table_gpu
+from decodecalc.gpus.table import FieldInfo, find_name, is_name, table_fields, table_gpu
 
 _MAX_FILE_BYTES = 1 << 20
 _REQUIRED = ("name", "sm_count", "hbm_bytes_per_s")
@@ -36,9 +36,14 @@ def load_gpu(spec: str | os.PathLike[str] | Mapping[str, Any] | Gpu) -> Gpu:
         return _from_file(os.fspath(spec))
     if not isinstance(spec, str):
         raise InputError(f"a GPU is a name, a .json or .toml file, or a Gpu, not {type(spec).__name__}")
-    if spec.lower().endswith((".json", ".toml")) or any(sep in spec for sep in (os.sep, os.altsep) if sep):
-        return _from_file(spec)
-    return table_gpu(find_name(spec))
+    return _from_file(os.path.expanduser(spec)) if _is_path(spec) else table_gpu(find_name(spec))
+
+
+def _is_path(spec: str) -> bool:
+    """A path is what ends like a GPU file or has a directory in it; a driver name may hold a slash (MI250X/MI250)."""
+    if spec.lower().endswith((".json", ".toml")) or spec.startswith((".", "~", os.sep)):
+        return True
+    return any(sep in spec for sep in (os.sep, os.altsep) if sep) and not is_name(spec)
 
 
 def gpu_fields(spec: str | os.PathLike[str] | Mapping[str, Any] | Gpu) -> tuple[FieldInfo, ...]:
@@ -65,7 +70,7 @@ def _from_mapping(given: Mapping[str, Any], where: str, origin: str) -> Gpu:
     values = dict(given)
     base = values.pop("base", None)
     if base is not None and not isinstance(base, str):
-        raise InputError(f"{where}: base must be the name of a GPU, not {base!r:.60}")
+        raise InputError(f"{where}: base must be the name of a GPU, not {shown(base)}")
     missing = [key for key in (_REQUIRED if base is None else ("name",)) if values.get(key) is None]
     if missing:
         hint = "" if base is not None else ' (or "base": a GPU to start from)'

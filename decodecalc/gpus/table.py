@@ -91,13 +91,27 @@ def gpu_aliases(name: str) -> tuple[str, ...]:
     return tuple(_entries()[find_name(name)]["aliases"])
 
 
-def find_name(text: str) -> str:
-    """The short name for any accepted spelling; UnknownNameError with the nearest names otherwise."""
-    index = _index()
-    for candidate in (text, _VENDOR_WORDS.sub("", text), _VENDOR_WORDS.sub("", _VENDOR_WORDS.sub("", text))):
-        found = index.get(name_key(candidate)) if len(text) <= 200 else None
+def is_name(text: str) -> bool:
+    """Whether `find_name` would find it."""
+    return _look_up(text) is not None
+
+
+def _look_up(text: str) -> str | None:
+    if len(text) > 200:
+        return None
+    without = _VENDOR_WORDS.sub("", text)  # "NVIDIA H100", then "AMD Instinct MI300X"
+    for candidate in (text, without, _VENDOR_WORDS.sub("", without)):
+        found = _index().get(name_key(candidate))
         if found:
             return found
+    return None
+
+
+def find_name(text: str) -> str:
+    """The short name for any accepted spelling; UnknownNameError with the nearest names otherwise."""
+    found = _look_up(text)
+    if found:
+        return found
     known = [*_entries(), *(alias for entry in _entries().values() for alias in entry["aliases"])]
     hint = "a GPU file must end in .json or .toml; `decodecalc gpus` lists the table"
     raise UnknownNameError("gpu", text, known, hint=hint)
