@@ -69,9 +69,9 @@ def test_live_sm_count_wins_and_peaks_scale() -> None:
 
 def test_mig_instance_gets_its_share_of_memory_bandwidth() -> None:
     """A 3g.40gb instance owns four of eight memory slices: half the bandwidth and half the L2."""
-    gpu = match_device("NVIDIA A100-SXM4-80GB MIG 3g.40gb", sm_count=42, memory_bytes=42_144_366_592)
+    gpu = match_device("NVIDIA A100-SXM4-80GB MIG 3g.40gb", sm_count=42, memory_bytes=42_550_034_432)
     assert gpu is not None
-    assert (gpu.name, gpu.sm_count, gpu.memory_usable_bytes) == ("a100-sxm", 42, 42_144_366_592)
+    assert (gpu.name, gpu.sm_count, gpu.memory_usable_bytes) == ("a100-sxm", 42, 42_550_034_432)
     assert (gpu.hbm_bytes_per_s, gpu.l2_bytes) == (2.039e12 / 2, 20 << 20)
     assert any("4/8" in warning for warning in gpu.warnings)
 
@@ -140,16 +140,16 @@ def test_unknown_devices_keep_what_the_driver_says() -> None:
 
 
 def test_cuda_properties_are_read() -> None:
-    """Fields as torch fills them on an H200 (its gcnArchName holds no ISA name there)."""
+    """Fields as torch 2.11 filled them on an H200 (its gcnArchName holds no ISA name there)."""
     props = SimpleNamespace(
-        name="NVIDIA H200", multi_processor_count=132, total_memory=150_119_514_112, major=9, minor=0, warp_size=32,
+        name="NVIDIA H200", multi_processor_count=132, total_memory=150_109_880_320, major=9, minor=0, warp_size=32,
         L2_cache_size=62914560, shared_memory_per_multiprocessor=233472, shared_memory_per_block_optin=232448,
         regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, gcnArchName="NVIDIA H200",
     )  # fmt: skip
     device = _read_properties(props)
     assert (device.gfx, device.compute_capability, device.max_smem_bytes_per_block) == (None, (9, 0), 232448)
     gpu = gpu_from_device(device)
-    assert (gpu.name, gpu.warnings, gpu.capacity_bytes) == ("h200-sxm", (), 150_119_514_112)
+    assert (gpu.name, gpu.warnings, gpu.capacity_bytes) == ("h200-sxm", (), 150_109_880_320)
 
 
 def test_rocm_properties_that_hip_misreports_are_not_read() -> None:
