@@ -18,7 +18,7 @@ def option(
     """A dataclass field that is an engine option.
 
     kind: int, bool, float, str, ints (a list) — with `?` when None is allowed. flag: how the engine itself spells it.
-    low: the least value of an int.
+    low: the least value of an int. choices: all values of a str; words that stand in for a value of another kind.
     """
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "choices": choices, "low": low})
 
@@ -50,6 +50,8 @@ def _convert(what: str, value: Any, meta: Mapping[str, Any]) -> Any:
             return None
         raise InputError(f"{what} needs a value ({kind})")
     kind = kind.rstrip("?")
+    if isinstance(value, str) and kind != "str" and value in meta["choices"]:
+        return value
     try:
         if kind == "ints":
             items = value.split(",") if isinstance(value, str) else list(value)
