@@ -1,0 +1,105 @@
+"""What paging costs: block-table bytes, page ids per tile, tiles that straddle pages.
+
+The bandwidth is negligible (one int32 per page of keys); the latency is not: a tile's addresses wait for its page ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decodecalc.errors import GateError, InputError
+from decodecalc.intmath import cdiv
+from decodecalc.kvcache import KvCache
+from decodecalc.launch import LaunchPlan
+
+INDEX_BYTES = 4  # page ids and per-token indices are int32 in every engine modelled
+
+
+@dataclass(frozen=True)
+class Paging:
+    """Of the longest request unless `total` is in the name; shares are ratios to KV bytes of one KV head.
+
+    table_entries: page ids of a request; table_bytes: their bytes; ids_per_tile: page ids a tile needs (1 when it
+    fits in a page); tile_straddles: a tile can begin in one page and end in another; runs_per_tile: contiguous runs
+    of a tile's keys. allocator_*: the table in allocator pages, and how many kernel pages each expands to.
+    """
+
+    page_size: int
+    layout: str
+    table_entries: int
+    table_bytes: int
+    table_total_bytes: int
+    table_share: float
+    last_page_keys: int
+    wasted_keys_total: int
+    ids_per_tile: int
+    tile_straddles: bool
+    run_bytes: float
+    index_bytes_per_key: float
+    allocator_page_size: int
+    allocator_ratio: int
+    allocator_entries: int
+    startup_error: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def expand_page_ids(ids: Sequence[int], ratio: int) -> list[int]:
+    """Kernel page ids of allocator pages that are `ratio` kernel pages long.
+
+    >>> expand_page_ids([0, 1, 2], 2)
+    [0, 1, 2, 3, 4, 5]
+    """
+    if ratio < 1:
+        raise InputError(f"an allocator page holds at least one kernel page, not {ratio}")
+    return [page * ratio + i for page in ids for i in range(ratio)]
+
+
+def allocator_ratio(kv: KvCache) -> int:
+    """Kernel pages per allocator page. GateError when the kernel's page does not divide the allocator's."""
+    size = kv.allocator_page_size or kv.page_size
+    if size % kv.page_size:
+        raise GateError(
+            f"allocator page {size} is not a multiple of the kernel page {kv.page_size}: engines refuse this at "
+            f"start-up, it is not a slow path; use a kernel page that divides {size}",
+            code="allocator_page_not_multiple",
+        )
+    return size // kv.page_size
+
+
+def paging(plan: LaunchPlan, kv: KvCache | None = None) -> Paging:
+    """Paging of the plan's batch under its cache layout, or under another one."""
+    cache = kv or plan.kv
+    geo, tile = plan.geometry, plan.tile_keys
+    page = cache.page_size
+    longest = plan.batch.max_seq_len
+    entries = cdiv(longest, page)
+    error = None
+    try:
+        ratio = allocator_ratio(cache)
+    except GateError as refused:
+        ratio, error = 0, str(refused)
+    one_head_per_key = cache.bytes_per_key(geo) / geo.kv_heads
+    allocator = cache.allocator_page_size or page
+    return Paging(
+        page_size=page,
+        layout="per-token index list" if page == 1 else "block table",
+        table_entries=entries,
+        table_bytes=entries * INDEX_BYTES,
+        table_total_bytes=sum(cdiv(n, page) for n in plan.batch.seq_lens) * INDEX_BYTES,
+        table_share=entries * INDEX_BYTES / (longest * one_head_per_key) if longest else 0.0,
+        last_page_keys=(longest - 1) % page + 1 if longest else 0,
+        wasted_keys_total=sum(cdiv(n, allocator) * allocator - n for n in plan.batch.seq_lens),
+        ids_per_tile=1 if page % tile == 0 else cdiv(tile, page),
+        tile_straddles=page % tile != 0,
+        run_bytes=min(page, tile) * one_head_per_key / (1 if geo.mla else 2),
+        index_bytes_per_key=INDEX_BYTES / page,
+        allocator_page_size=allocator,
+        allocator_ratio=ratio,
+        allocator_entries=cdiv(longest, allocator),
+        startup_error=error,
+    )

@@ -1,0 +1,139 @@
+"""Arithmetic of one layer against the roofline.
+
+FLOP count two per multiply-add: 2 * q_heads * (D_k + D_v) per (query token, visible key), the two matrix products.
+Softmax's exponentials are left out, as everywhere in the field. Intensity is FLOP over useful KV bytes: 2g/b for a
+group of g query heads and b bytes an element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.analysis.traffic import traffic
+from decodecalc.geometry import Geometry
+from decodecalc.kvcache import KvCache
+from decodecalc.launch import LaunchPlan
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+
+@dataclass(frozen=True)
+class TileWork:
+    """One loop iteration of one stage-1 block: `rows` x `keys` scores of which `live_rows` rows hold a query."""
+
+    rows: int
+    live_rows: int
+    keys: int
+    kv_bytes: float
+    flop: int
+    executed_flop: int
+    wasted_row_share: float
+    intensity_flop_per_byte: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """One layer on one GPU. memory_bound_factor: ridge over intensity (above 1: memory-bound by that factor).
+
+    intensity_flop_per_byte counts KV bytes only; intensity_total_flop_per_byte every byte the step moves (partial
+    states lower it). roofline_s: the larger of bytes over bandwidth and FLOP over peak, no overheads: a floor, not a
+    prediction.
+    """
+
+    kind: str
+    flop: int
+    kv_read_bytes: int
+    total_bytes: int
+    intensity_flop_per_byte: float
+    intensity_total_flop_per_byte: float
+    peak_dtype: str
+    peak_reason: str
+    peak_flop_per_s: float | None
+    hbm_bytes_per_s: float | None
+    ridge_flop_per_byte: float | None
+    memory_bound_factor: float | None
+    memory_s: float | None
+    compute_s: float | None
+    roofline_s: float | None
+    tile: TileWork
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the tile flattened with a `tile_` prefix."""
+        out = asdict(self)
+        tile = out.pop("tile")
+        return {**out, **{f"tile_{key}": value for key, value in tile.items()}}
+
+
+def attention_flop(geo: Geometry, seq_lens: tuple[int, ...], q_lens: tuple[int, ...]) -> int:
+    """FLOP of the two matrix products of one layer over visible (token, key) pairs."""
+    pairs = 0
+    for length, q_len in zip(seq_lens, q_lens):
+        for token in range(q_len):
+            seen = length - q_len + token + 1
+            pairs += max(0, seen if geo.window is None else min(seen, geo.window))
+    return 2 * geo.q_heads * (geo.head_dim + geo.v_dim) * pairs
+
+
+def intensity_limit(geo: Geometry, kv: KvCache) -> float:
+    """FLOP per KV byte of one query token over many keys: 2g/b, for MLA 2 * q_heads * (D_k + D_v) / (D_k * b).
+
+    >>> intensity_limit(Geometry(32, 8, 128), KvCache())
+    4.0
+    """
+    return 2 * geo.q_heads * (geo.head_dim + geo.v_dim) / kv.bytes_per_key(geo)
+
+
+def roofline(plan: LaunchPlan, gpu: Gpu | None = None) -> Roofline:
+    """The plan's layer on `gpu` (the plan's own when None). The peak is that of the cache's element type."""
+    device = gpu or plan.gpu
+    geo, kv = plan.geometry, plan.kv
+    moved = traffic(plan)
+    flop = attention_flop(geo, plan.batch.seq_lens, plan.batch.q_lens)
+    peak = device.peak_flop_per_s(kv.query_dtype)
+    ridge = device.ridge_flop_per_byte(kv.query_dtype)
+    intensity = flop / moved.kv_read_bytes if moved.kv_read_bytes else 0.0
+    memory_s = moved.kv_read_bytes / device.hbm_bytes_per_s if device.hbm_bytes_per_s else None
+    compute_s = flop / peak.flop_per_s if peak.flop_per_s else None
+    known = [t for t in (memory_s, compute_s) if t is not None]
+    return Roofline(
+        kind=geo.kind,
+        flop=flop,
+        kv_read_bytes=moved.kv_read_bytes,
+        total_bytes=moved.total_bytes,
+        intensity_flop_per_byte=intensity,
+        intensity_total_flop_per_byte=flop / moved.total_bytes if moved.total_bytes else 0.0,
+        peak_dtype=peak.dtype,
+        peak_reason=peak.reason,
+        peak_flop_per_s=peak.flop_per_s,
+        hbm_bytes_per_s=device.hbm_bytes_per_s,
+        ridge_flop_per_byte=ridge,
+        memory_bound_factor=ridge / intensity if ridge is not None and intensity else None,
+        memory_s=memory_s,
+        compute_s=compute_s,
+        roofline_s=max(known) if known else None,
+        tile=tile_work(plan),
+    )
+
+
+def tile_work(plan: LaunchPlan) -> TileWork:
+    """Work of one full tile of one block: K and V of one KV head."""
+    geo = plan.geometry
+    per_key = plan.kv.bytes_per_key(geo) / geo.kv_heads
+    flop_per_row = 2 * (geo.head_dim + geo.v_dim) * plan.tile_keys
+    kv_bytes = plan.tile_keys * per_key
+    return TileWork(
+        rows=plan.block_rows,
+        live_rows=plan.live_rows,
+        keys=plan.tile_keys,
+        kv_bytes=kv_bytes,
+        flop=plan.live_rows * flop_per_row,
+        executed_flop=plan.block_rows * flop_per_row,
+        wasted_row_share=1 - plan.live_rows / plan.block_rows,
+        intensity_flop_per_byte=plan.live_rows * flop_per_row / kv_bytes,
+    )

@@ -1,0 +1,52 @@
+"""Every split of every request: its keys, its tiles, and whether it has work.
+
+States: `live` (has keys to read), `outside window` (live, but every key lies before the window: the block passes the
+early exit and writes a neutral partial), `early exit` (launched or asked for, no keys).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decodecalc.intmath import cdiv
+from decodecalc.launch import LaunchPlan
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Split `split` of request `request`: keys [start, end), `visible_keys` of them inside the window."""
+
+    request: int
+    split: int
+    start: int
+    end: int
+    keys: int
+    tiles: int
+    visible_keys: int
+    state: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def segments(plan: LaunchPlan, request: int | None = None) -> Iterator[Segment]:
+    """Splits in launch order, up to the launched count (early exits included), of one request or of all."""
+    chosen = range(plan.batch.size) if request is None else (request,)
+    for r in chosen:
+        yield from _of_request(plan, r)
+
+
+def _of_request(plan: LaunchPlan, r: int) -> Iterator[Segment]:
+    length, q_len = plan.batch.seq_lens[r], plan.batch.q_lens[r]
+    window = plan.geometry.window
+    first_visible = 0 if window is None else max(0, length - q_len - window + 1)
+    ranges = plan.splits.keys[r]
+    for i, (start, end) in enumerate(ranges):
+        visible = max(0, end - max(start, first_visible))
+        state = "live" if visible else "outside window"
+        yield Segment(r, i, start, end, end - start, cdiv(end - start, plan.tile_keys), visible, state)
+    for i in range(len(ranges), max(plan.splits.launched if plan.is_split else 1, plan.splits.requested[r])):
+        yield Segment(r, i, length, length, 0, 0, 0, "early exit")

@@ -1,0 +1,25 @@
+"""`decodecalc grid`: the launch itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from decodecalc.cli.options import output_options, resolve, scenario_options
+from decodecalc.cli.output import emit
+
+
+@click.command(
+    "grid", epilog="Example:  decodecalc grid --model llama3-8b --gpu h200 --batch 1,4,16,17,64 --engine vllm-triton"
+)
+@scenario_options
+@output_options
+def command(format_: str, output: str | None, **values: Any) -> None:
+    """The exact launch: path, grid, launched and live blocks, SM coverage, S*, splits, merge, gates.
+
+    Without --engine, every engine is listed, best coverage first.
+    """
+    from decodecalc.report.grid import grid_table
+
+    emit(grid_table(resolve(values, default_engine="all")), format_, output)

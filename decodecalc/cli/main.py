@@ -1,0 +1,125 @@
+"""The command group. A command's module is imported when the command is used, so that start-up stays quick."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from decodecalc._version import __version__
+from decodecalc.errors import DecodecalcError
+
+# Command -> (module under decodecalc.cli, one-line help shown without importing it).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "grid": ("grid", "The launch: path, grid, live blocks, SM coverage, splits, gates."),
+    "segments": ("segments", "Every split's key range, request by request."),
+    "merge": ("merge", "Partial-state traffic of the merge against the KV bytes."),
+    "roofline": ("roofline", "FLOP, bytes, intensity, and how far memory-bound."),
+    "paging": ("paging", "Block tables, indirections and what page sizes engines refuse."),
+    "explain": ("explain", "One layer of one decode step, from inputs to bytes, step by step."),
+    "predict": ("predict", "How long the attention takes, with its terms and an interval."),
+    "choose": ("choose", "The split count that is fastest, and what each engine's rule costs."),
+    "sweep": ("sweep", "Millions of scenarios to CSV, Parquet or JSON lines."),
+    "plot": ("plot", "Figures: occupancy, splits, segments, waves, roofline, latency, …"),
+    "calibrate": ("calibrate", "Measure this GPU's parameters of the time model."),
+    "verify": ("verify", "Prove every prediction on the GPU at hand."),
+    "audit": ("audit", "Hold a profiler trace of a real engine against the predictions."),
+    "report": ("report", "Join and compare verification reports."),
+    "models": ("models", "The model zoo; one model's attention layers."),
+    "gpus": ("gpus", "The GPU table; one GPU's fields with their sources."),
+    "engines": ("engines", "Engines, their versions, rules and options."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"decodecalc.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; commands: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command {args[0][:40]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example:  decodecalc grid --model llama3-8b --tp 8",
+)
+@click.version_option(__version__, prog_name="decodecalc")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """What a decode-attention launch looks like on a GPU, how long it takes, and proof of both."""
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit with its code (0 done, 1 a check failed, 2 bad input, 3 something is missing)."""
+    argv = list(sys.argv[1:] if args is None else args)
+    # --debug is accepted anywhere: it is what people add to a command that just failed.
+    debug = "--debug" in argv
+    argv = [a for a in argv if a != "--debug"]
+    sys.exit(run(argv, debug))
+
+
+def run(argv: list[str], debug: bool = False) -> int:
+    """The exit code of one invocation."""
+    try:
+        result = cli.main(argv, prog_name="decodecalc", standalone_mode=False)
+    except (click.exceptions.Exit, SystemExit) as stop:
+        code = stop.exit_code if isinstance(stop, click.exceptions.Exit) else stop.code
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        if debug:
+            raise
+        _say(error.format_message(), getattr(error, "ctx", None))
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except DecodecalcError as error:
+        if debug:
+            raise
+        _say(str(error))
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing to say, and the interpreter's own flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        _say("out of memory; ask for fewer scenarios at once")
+        return 2
+    except Exception as error:
+        if debug:
+            raise
+        _say(f"internal error ({type(error).__name__}: {error}); please report it with the output of --debug")
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _say(message: str, ctx: click.Context | None = None) -> None:
+    from decodecalc.report.text import plain
+
+    lines = [plain(line) for line in message.splitlines()[:3]]
+    click.echo("error: " + "\n".join(lines)[:1000], err=True)
+    if ctx is not None and ctx.command_path != "decodecalc":
+        click.echo(f"see `{ctx.command_path} --help`", err=True)

@@ -1,0 +1,20 @@
+"""`decodecalc merge`: what combining partial states costs in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from decodecalc.cli.options import output_options, resolve, scenario_options
+from decodecalc.cli.output import emit
+
+
+@click.command("merge", epilog="Example:  decodecalc merge --model llama3-8b --context 128,512,2560,32k --engine all")
+@scenario_options
+@output_options
+def command(format_: str, output: str | None, **values: Any) -> None:
+    """Partial-state bytes, allocated and live, written and read, against KV bytes; per layer and per token."""
+    from decodecalc.report.merge import merge_table
+
+    emit(merge_table(resolve(values)), format_, output)

@@ -1,0 +1,21 @@
+"""`decodecalc segments`: every split's key range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from decodecalc.cli.options import output_options, resolve, scenario_options
+from decodecalc.cli.output import emit
+
+
+@click.command("segments", epilog="Example:  decodecalc segments --model llama3-8b --context 257 --engine vllm-triton")
+@scenario_options
+@click.option("--request", type=int, default=None, help="Only this request of the batch (0 is the first).")
+@output_options
+def command(format_: str, output: str | None, request: int | None, **values: Any) -> None:
+    """Every split of every request: its keys, its tiles, live, early exit or outside the window."""
+    from decodecalc.report.segments import segments_table
+
+    emit(segments_table(resolve(values), request), format_, output)

@@ -1,0 +1,153 @@
+"""Rows and columns of `grid`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.analysis.occupancy import first_split_change, occupancy
+from decodecalc.launch import LaunchPlan
+from decodecalc.report.table import Column, Table, cell, grid_text, percent, summary
+from decodecalc.scenario import Planned, Refusal
+
+if TYPE_CHECKING:
+    from decodecalc.cli.options import Request
+
+NOTES = (
+    "launched: the grid's splits; requested: what the rule asked for; live: splits that have keys to read.",
+    "coverage: share of the SMs that get a live block; S*: splits whose first wave covers the SMs (not the fastest).",
+)
+
+
+def grid_table(request: Request) -> Table:
+    """Every plan of the request as one row; engines that refuse the scenario come last, with the reason."""
+    s = request.scenarios
+    cases: list[int] = []
+    rows: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    for item in s.plans():
+        if isinstance(item, Refusal):
+            refused.append(_refused_row(item, s.gpu.sm_count))
+        else:
+            cases.append(item.case)
+            rows.append(_row(item))
+    if len(s.engines) > 1:
+        ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], -pair[1]["sm_coverage"]))
+        rows = [r for _, r in ranked]
+    notes = list(NOTES)
+    notes += _flips(request) if len(s.engines) <= 2 else []
+    if len(rows) <= 4 and len(s.engines) <= 2:
+        notes += [f"gate {r['engine']} {g['name']}: {_mark(g)}{g['reason']}" for r in rows for g in r["gates"]]
+    notes += [
+        f"not shown: {line}" for line in dict.fromkeys(f"{r['engine']}: {r['gates'][0]['reason']}" for r in refused)
+    ]
+    return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes)
+
+
+def _mark(gate: dict[str, Any]) -> str:
+    return "yes, " if gate["passed"] else "no, "
+
+
+def _same(values: tuple[int, ...]) -> int | list[int]:
+    return values[0] if len(set(values)) == 1 else list(values)
+
+
+def _row(item: Planned) -> dict[str, Any]:
+    plan = item.plan
+    o = occupancy(plan)
+    return {
+        "engine": plan.engine,
+        "version": plan.version,
+        "layer_group": item.layer_group.name,
+        "layers": item.layer_group.layers,
+        "q_heads": plan.geometry.q_heads,
+        "kv_heads": plan.geometry.kv_heads,
+        "head_dim": plan.geometry.head_dim,
+        "window": plan.geometry.window,
+        "batch": item.batch.size,
+        "context": item.batch.max_seq_len,
+        "q_len": item.batch.max_q_len,
+        "path": plan.path,
+        "kernel": plan.stage1.name,
+        "grid": list(plan.stage1.grid),
+        "launched_blocks": o.launched_blocks,
+        "live_blocks": o.live_blocks,
+        "unsplit_blocks": o.unsplit_blocks,
+        "sm_count": o.sm_count,
+        "sm_coverage": o.sm_coverage,
+        "waves": o.waves,
+        "splits_requested": _same(plan.splits.requested),
+        "splits_launched": plan.splits.launched,
+        "splits_live": _same(plan.splits.live),
+        "splits_working": _same(plan.splits.working),
+        "tile_keys": plan.tile_keys,
+        "s_star": o.s_star,
+        "s_opt": _s_opt(plan),
+        "merge_grid": list(plan.merge.grid) if plan.merge else None,
+        "scheduler_kernels": sum(k.role == "scheduler" for k in plan.kernels),
+        "scratch_bytes": plan.scratch_bytes,
+        "determinism": plan.determinism,
+        "gates": [gate.to_dict() for gate in plan.gates],
+    }
+
+
+def _s_opt(plan: LaunchPlan) -> int | None:
+    """The fastest split count, once the time model can say it."""
+    return None
+
+
+def _refused_row(item: Refusal, sm_count: int) -> dict[str, Any]:
+    return {
+        "engine": item.engine,
+        "version": item.version,
+        "layer_group": item.layer_group.name,
+        "layers": item.layer_group.layers,
+        "batch": item.batch.size,
+        "context": item.batch.max_seq_len,
+        "path": None,
+        "grid": None,
+        "sm_count": sm_count,
+        "gates": [{"name": item.code or "refused", "passed": False, "reason": item.reason}],
+    }
+
+
+def _flips(request: Request) -> list[str]:
+    """At which batch the path changes, for each engine, layer group and context."""
+    s = request.scenarios
+    lines: list[str] = []
+    for policy, version in s.engines:
+        for group in s.layer_groups:
+            for context in dict.fromkeys(b.max_seq_len for b in s.batches):
+                options = s.options_of(policy)
+                flip = first_split_change(policy, group.geometry, s.kv, s.gpu, options, version, context)
+                if flip is not None:
+                    name = policy.name + (f", {group.name} layers" if len(s.layer_groups) > 1 else "")
+                    lines.append(f"{name}: at {context} keys the path changes from batch {flip - 1} to {flip}")
+    return list(dict.fromkeys(lines))
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    def varies(key: str) -> bool:
+        return len({str(r.get(key)) for r in rows}) > 1
+
+    def splits(value: Any) -> str:
+        return summary(value) if isinstance(value, list) else cell(value)
+
+    columns = [Column("engine", "engine", align="left")]
+    columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
+    columns += [Column("batch", "batch"), Column("context", "keys")]
+    columns += [Column("q_len", "q")] if varies("q_len") else []
+    return [
+        *columns,
+        Column("path", "path", align="left"),
+        Column("grid", "grid", grid_text, align="left"),
+        Column("launched_blocks", "launched"),
+        Column("live_blocks", "live"),
+        Column("sm_coverage", "coverage", percent),
+        Column("waves", "waves", lambda v: f"{v:.2f}"),
+        Column("splits_requested", "req", splits),
+        Column("splits_launched", "launch"),
+        Column("splits_live", "live", splits),
+        Column("s_star", "S*"),
+        *([Column("s_opt", "S_opt")] if any(r["s_opt"] is not None for r in rows) else []),
+        Column("merge_grid", "merge grid", grid_text, align="left"),
+    ]

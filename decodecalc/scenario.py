@@ -1,0 +1,120 @@
+"""From what a user names (model, TP, GPU, engines, batches, contexts) to the plans that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.batch import Batch
+from decodecalc.engines import load_policies
+from decodecalc.engines.base import Policy
+from decodecalc.errors import GateError, InputError, UnknownNameError
+from decodecalc.kvcache import KvCache
+from decodecalc.launch import LaunchPlan
+from decodecalc.models import LayerGroup
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An engine that would not run a scenario at all, and why."""
+
+    engine: str
+    version: str
+    layer_group: LayerGroup
+    batch: Batch
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One plan with the layer group it is for and the batch as the user gave it (before chunking).
+
+    case numbers the (layer group, batch) pair within its `Scenarios`.
+    """
+
+    case: int
+    layer_group: LayerGroup
+    batch: Batch
+    plan: LaunchPlan
+
+
+@dataclass(frozen=True)
+class Scenarios:
+    """A set of scenarios: layer groups of one rank x batches x engines, on one GPU with one cache layout.
+
+    options: engine options; each engine takes those it has, and every one must belong to some engine.
+    model_kv_heads: the model-wide KV-head count of the rank, for engines whose rule looks at it.
+    """
+
+    layer_groups: tuple[LayerGroup, ...]
+    batches: tuple[Batch, ...]
+    engines: tuple[tuple[Policy, str | None], ...]
+    gpu: Gpu
+    kv: KvCache
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model_kv_heads: int | None = None
+
+    def __post_init__(self) -> None:
+        known = {f.name for policy, _ in self.engines for f in fields(policy.options_type)}
+        for name in self.options:
+            if name not in known:
+                raise UnknownNameError("engine option", name, known, "see `decodecalc engines NAME`")
+
+    def options_of(self, policy: Policy) -> dict[str, Any]:
+        """The options that this engine has, with the model-wide KV-head count where its rule asks for it."""
+        own = {f.name for f in fields(policy.options_type)}
+        given = {name: value for name, value in self.options.items() if name in own}
+        if self.model_kv_heads is not None and "model_kv_heads" in own:
+            given.setdefault("model_kv_heads", self.model_kv_heads)
+        return given
+
+    def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
+        """One plan. GateError when the engine refuses the scenario."""
+        seen = effective_batch(group, batch)
+        return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
+
+    def plans(self) -> Iterator[Planned | Refusal]:
+        """Every combination, in the order layer group, batch, engine. A single engine's refusal is raised."""
+        pairs = [(group, batch) for group in self.layer_groups for batch in self.batches]
+        for case, (group, batch) in enumerate(pairs):
+            for policy, version in self.engines:
+                try:
+                    yield Planned(case, group, batch, self.plan(group, batch, policy, version))
+                except GateError as refused:
+                    if len(self.engines) == 1:
+                        raise
+                    name = policy.version(version).name
+                    yield Refusal(policy.name, name, group, batch, refused.code, str(refused))
+
+
+def effective_batch(group: LayerGroup, batch: Batch) -> Batch:
+    """The batch as the layer's kernel sees it: chunked, compressed or top-k attention shortens every request.
+
+    vLLM does this by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
+    make_local_attention_virtual_batches); a decode token only touches the last chunk.
+    """
+    if not (group.chunk or getattr(group, "compress_ratio", None) or getattr(group, "topk", None)):
+        return batch
+    return Batch([group.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
+
+
+def make_scenarios(
+    layer_groups: Sequence[LayerGroup],
+    batches: Sequence[Batch],
+    engines: Sequence[str],
+    gpu: Gpu,
+    kv: KvCache,
+    options: Mapping[str, Any] | None = None,
+    model_kv_heads: int | None = None,
+) -> Scenarios:
+    """Scenarios from engine names (`name`, `name@version` or `all`)."""
+    if not batches:
+        raise InputError("no batches: give --batch and --context, or --seq-lens")
+    return Scenarios(
+        tuple(layer_groups), tuple(batches), tuple(load_policies(engines)), gpu, kv, dict(options or {}), model_kv_heads
+    )
