@@ -51,9 +51,7 @@ def read_config(path: Path) -> dict[str, Any]:
             raise ModelConfigError(f"{path} is not a regular file (pipe a configuration in with '-')")
         if status.st_size > MAX_CONFIG_BYTES:
             size = status.st_size / 1e6
-            raise ModelConfigError(
-                f"{path} is {size:.0f} MB; a config.json is at most {MAX_CONFIG_BYTES >> 20} MiB"
-            )
+            raise ModelConfigError(f"{path} is {size:.0f} MB; a config.json is at most {MAX_CONFIG_BYTES >> 20} MiB")
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError:

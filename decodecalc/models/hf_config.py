@@ -3,37 +3,246 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from decodecalc.errors import InputError, ModelConfigError
-from decodecalc.geometry import Geometry, check_count
+from decodecalc.errors import DecodecalcError, InputError, ModelConfigError
+from decodecalc.geometry import Geometry
+from decodecalc.models.blocks import block_layers
+from decodecalc.models.fields import MAX_LAYERS, Fields, whole
+from decodecalc.models.heads import Heads, heads_per_layer, layer_overrides, model_heads
+from decodecalc.models.latent import compressed_plan, is_compressed, latent_heads
+from decodecalc.models.layer_types import CHUNKED, FULL, NONE, SLIDING, SPARSE, LayerPlan, layer_count, plan_layers
 from decodecalc.models.model import LayerGroup, Model
+from decodecalc.models.text_config import text_fields
+from decodecalc.models.windows import plan_windows
+
+# Layers whose decode geometry would come out wrong by the rules here: refused, never guessed.
+_UNSUPPORTED = {
+    "dots3_note_text": "its sliding layers use MLA of another rank",
+    "phi4flash": "its second half reads the cache of one layer",
+    "reformer": "its attention is hashed",
+    "blt": "it has several decoders",
+}
 
 
 def model_from_config(config: Mapping[str, Any], name: str | None = None, source: str = "config") -> Model:
-    """The model that `config` (the content of a config.json) describes."""
+    """The model that `config` (the content of a config.json) describes.
+
+    Raises ModelConfigError, with the field at fault, for anything that cannot be read or planned.
+    """
     try:
-        q = check_count("num_attention_heads", config.get("num_attention_heads"))
-        kv = check_count("num_key_value_heads", config.get("num_key_value_heads") or q)
-        layers = check_count("num_hidden_layers", config.get("num_hidden_layers"))
-        dim = config.get("head_dim") or config["hidden_size"] // q
-        types = tuple(config.get("layer_types") or ["full_attention"] * layers)
-        groups = []
-        for kind in dict.fromkeys(types):
-            window = config.get("sliding_window") if kind == "sliding_attention" else None
-            indices = tuple(i for i, t in enumerate(types) if t == kind)
-            geometry = Geometry(q, kv, dim, window=window, sinks=config["model_type"] == "gpt_oss")
-            label = kind.removesuffix("_attention") if len(set(types)) > 1 else "all"
-            groups.append(LayerGroup(label, len(indices), geometry, layer_indices=indices))
-    except (InputError, KeyError, TypeError) as error:
+        return _build(config, name, source)
+    except ModelConfigError as error:
         raise ModelConfigError(f"{source}: {error}") from None
+    except InputError as error:  # the geometry's own checks
+        raise ModelConfigError(f"{source}: {error}") from None
+    except DecodecalcError:
+        raise
+    except RecursionError:
+        raise ModelConfigError(f"{source}: nests too deeply for a config.json") from None
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One attention layer, as grouping sees it."""
+
+    kind: str
+    heads: Heads
+    window: int | None = None
+    chunk: int | None = None
+    ratio: int | None = None
+    topk: int | None = None
+
+
+def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
+    if not all(isinstance(key, str) for key in config):
+        raise ModelConfigError("the keys of a configuration must be words")
+    fields = text_fields(config)
+    reason = _UNSUPPORTED.get(fields.model_type)
+    if reason is not None:
+        raise ModelConfigError(f"{fields.model_type} is not supported: {reason}")
+    layers, words, notes = _layers(fields)
+    sinks = _sink_kinds(fields)
+    if sinks:
+        notes.append("attention sinks (one logit per q head)")
+    groups = _group(layers, sinks, fields.number("attn_logit_softcapping"))
+    if not groups:
+        raise ModelConfigError(
+            f"{fields.model_type} has no decoder softmax attention: none of its {len(layers)} layers runs it"
+        )
+    shared = fields.raw("num_kv_shared_layers")
+    if shared:
+        count = whole("num_kv_shared_layers", shared, 0, MAX_LAYERS)
+        notes.append(f"the last {count} layers read the cache of earlier layers: they store no keys of their own")
     return Model(
-        name=name or str(config.get("_name_or_path") or config["model_type"]),
-        model_type=config["model_type"],
-        total_layers=layers,
-        layer_groups=tuple(groups),
-        kv_heads=kv,
-        max_position=config.get("max_position_embeddings"),
+        name=name or _own_name(config) or fields.model_type,
+        model_type=fields.model_type,
+        total_layers=len(layers),
+        layer_groups=groups,
+        kv_heads=_model_wide_kv_heads(fields, groups),
+        max_position=fields.count("max_position", quiet=True),
         source=source,
-        layer_types=types,
+        warnings=tuple(dict.fromkeys(fields.warnings)),
+        notes=tuple(dict.fromkeys(notes)),
+        layer_types=words,
     )
+
+
+def _layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[str]]:
+    """Every layer in order (None where no softmax attention runs), its word, and notes."""
+    if is_compressed(fields):
+        return _compressed_layers(fields)
+    latent = latent_heads(fields)
+    base, notes = (latent, []) if latent is not None else model_heads(fields)
+    blocks = block_layers(fields, base)
+    if blocks is not None:
+        if fields.raw("num_key_value_heads") is None:
+            notes.append("num_key_value_heads is null: use block_configs")
+        found = [None if kind == NONE else _Layer(kind, heads, window) for kind, heads, window in blocks]
+        return found, tuple("no_op" if layer is None else f"{layer.kind}_attention" for layer in found), notes
+    plan = _plan_with_cross_attention(fields, notes)
+    if fields.model_type == "longcat_flash":
+        plan = LayerPlan(plan.kinds * 2, plan.words * 2, (*plan.notes, "two attentions per layer"))
+    windowed = plan_windows(fields, plan)
+    plan = windowed.plan
+    heads = heads_per_layer(fields, base, plan.kinds) if latent is None else [base] * len(plan.kinds)
+    overrides = layer_overrides(fields, len(plan.kinds))
+    layers: list[_Layer | None] = []
+    for index, kind in enumerate(plan.kinds):
+        window = overrides.get(index, {}).get("sliding_window", windowed.windows[index])
+        if kind == SLIDING and window is None:
+            kind = FULL
+        window = whole("sliding_window", window) if kind == SLIDING else None
+        layers.append(None if kind == NONE else _layer(fields, kind, heads[index], window))
+    if latent is not None and fields.mapping("linear_attn_config"):
+        notes.append("hybrid KDA: only full_attn_layers run MLA")
+    return layers, plan.words, [*notes, *plan.notes, *windowed.notes]
+
+
+def _plan_with_cross_attention(fields: Fields, notes: list[str]) -> LayerPlan:
+    plan = plan_layers(fields)
+    cross = fields.counts("cross_attention_layers", 0, MAX_LAYERS)
+    if cross is None:
+        return plan
+    chosen = set(cross)
+    notes.append(f"{len(chosen)} cross-attention layers read image keys only: not counted as decode attention")
+    kinds = tuple(NONE if i in chosen else kind for i, kind in enumerate(plan.kinds))
+    words = tuple("cross_attention" if i in chosen else word for i, word in enumerate(plan.words))
+    return replace(plan, kinds=kinds, words=words)
+
+
+def _layer(fields: Fields, kind: str, heads: Heads, window: int | None) -> _Layer:
+    chunk = fields.count("attention_chunk_size") if kind == CHUNKED else None
+    topk = None
+    if kind == SPARSE or (kind == FULL and heads.latent):
+        topk = fields.count("index_topk", quiet=True)
+        block_topk = _block_topk(fields)
+        topk = block_topk if topk is None else topk
+    return _Layer(SPARSE if topk else kind, heads, window, chunk, topk=topk)
+
+
+def _block_topk(fields: Fields) -> int | None:
+    """Keys that block-sparse attention reads: MiniMax-M3 picks blocks of keys."""
+    sparse = fields.mapping("sparse_attention_config")
+    blocks = sparse.get("sparse_topk_blocks", fields.value("index_topk_blocks", quiet=True))
+    size = sparse.get("sparse_block_size", fields.value("index_block_size", quiet=True))
+    if blocks is None or size is None:
+        return None
+    return whole("sparse_topk_blocks", blocks, 1, 1 << 20) * whole("sparse_block_size", size, 1, 1 << 20)
+
+
+def _compressed_layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[str]]:
+    plan = compressed_plan(fields, layer_count(fields))
+    finest = min((ratio for ratio in plan.ratios if ratio), default=0)
+    layers: list[_Layer | None] = []
+    words = []
+    for ratio in plan.ratios:
+        if not ratio:
+            layers.append(_Layer(SLIDING, plan.heads, plan.window))
+            words.append("sliding_attention")
+            continue
+        # Only the finely compressed layers have an indexer (compressed sparse attention).
+        topk = plan.topk if ratio == finest and finest < 128 else None
+        layers.append(_Layer(f"compressed-{ratio}", plan.heads, plan.window, ratio=ratio, topk=topk))
+        words.append("compressed_sparse_attention" if topk else "heavily_compressed_attention")
+    note = (
+        f"head_dim {plan.heads.dim} is the shared latent width (K and V are one tensor); "
+        f"per-layer compress_ratios, window {plan.window}, index_topk"
+    )
+    return layers, tuple(words), [note]
+
+
+def _group(layers: list[_Layer | None], sinks: frozenset[str], softcap: float | None) -> tuple[LayerGroup, ...]:
+    members: dict[_Layer, list[int]] = {}
+    for index, layer in enumerate(layers):
+        if layer is not None:
+            members.setdefault(layer, []).append(index)
+    groups = []
+    for layer, indices in members.items():
+        heads = layer.heads
+        geometry = Geometry(
+            q_heads=heads.q,
+            kv_heads=heads.kv,
+            head_dim=heads.dim,
+            head_dim_v=heads.dim_v,
+            window=layer.window,
+            sinks=layer.kind in sinks,
+            mla=heads.latent,
+            softcap=softcap,
+        )
+        groups.append(
+            LayerGroup(
+                name=_group_name(layer, list(members), len(layers)),
+                layers=len(indices),
+                geometry=geometry,
+                chunk=layer.chunk,
+                compress_ratio=layer.ratio,
+                topk=layer.topk,
+                layer_indices=tuple(indices),
+            )
+        )
+    return tuple(groups)
+
+
+def _group_name(layer: _Layer, distinct: list[_Layer], total: int) -> str:
+    """The kind; with the heads where several groups share it; `all` for a model of one kind of full layer."""
+    if len(distinct) == 1 and layer.kind == FULL:
+        return "all"
+    same = [other for other in distinct if other.kind == layer.kind]
+    if len(same) == 1:
+        return layer.kind
+    label = f"{layer.kind}-q{layer.heads.q}-kv{layer.heads.kv}"
+    if len({other.heads.dim for other in same}) > 1:
+        label += f"-d{layer.heads.dim}"
+    if len({other.window for other in same}) > 1:
+        label += f"-w{layer.window}"
+    return label
+
+
+def _sink_kinds(fields: Fields) -> frozenset[str]:
+    """Kinds of layers whose softmax has a learned sink per query head."""
+    if fields.model_type == "gpt_oss":
+        return frozenset((FULL, SLIDING))
+    kinds = []
+    if fields.flag("add_full_attention_sink_bias"):  # MiMo-V2
+        kinds.append(FULL)
+    if fields.flag("add_swa_attention_sink_bias"):
+        kinds.append(SLIDING)
+    return frozenset(kinds)
+
+
+def _model_wide_kv_heads(fields: Fields, groups: tuple[LayerGroup, ...]) -> int:
+    stated = fields.raw("num_key_value_heads")
+    if groups[0].geometry.mla:
+        return 1
+    if isinstance(stated, int) and fields.raw("block_configs") is None:
+        return stated
+    if fields.raw("block_configs") is not None:
+        return groups[0].geometry.kv_heads
+    return max(group.geometry.kv_heads for group in groups)
+
+
+def _own_name(config: Mapping[str, Any]) -> str | None:
+    name = config.get("_name_or_path")
+    return name[:200] if isinstance(name, str) and name else None

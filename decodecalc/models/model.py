@@ -18,8 +18,9 @@ class LayerGroup:
     """Layers of one model that run softmax attention with one geometry.
 
     `layers` counts them and `layer_indices` says which (0 is the model's first layer). `chunk` is set for
-    chunked attention (Llama-4): a query sees only the keys of its own chunk. `compress_ratio` is set where the cache keeps one compressed entry per that many tokens beside the window (DeepSeek-V4).
-    `topk` is set where an indexer picks at most that many keys (or compressed entries) to read.
+    chunked attention (Llama-4): a query sees only the keys of its own chunk. `compress_ratio` is set where the
+    cache keeps one compressed entry per that many tokens beside the window (DeepSeek-V4). `topk` is set where
+    an indexer picks at most that many keys (or compressed entries) to read.
     """
 
     name: str
@@ -134,9 +135,7 @@ class Model:
         replicated). An MLA latent is replicated on every rank.
         """
         most = min(group.geometry.q_heads for group in self.layer_groups)
-        return [
-            tp for tp in range(1, most + 1) if all(_fits(group.geometry, tp) for group in self.layer_groups)
-        ]
+        return [tp for tp in range(1, most + 1) if all(_fits(group.geometry, tp) for group in self.layer_groups)]
 
     def shard(self, tp: int = 1) -> RankModel:
         """One rank's share at tensor-parallel degree `tp`; ShardingError names the valid degrees."""

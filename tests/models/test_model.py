@@ -42,9 +42,7 @@ def test_valid_degrees_of_known_models(heads: tuple[int, int], valid: list[int])
 
 def test_a_degree_that_does_not_fit_is_refused_with_the_valid_ones() -> None:
     """40 query heads over 6 ranks fail, and the message lists what would work."""
-    with pytest.raises(
-        ShardingError, match=r"tp 6 does not fit test \(40 query / 8 KV heads\); valid: 1, 2, 4, 8, 40"
-    ):
+    with pytest.raises(ShardingError, match=r"tp 6 does not fit test \(40 query / 8 KV heads\); valid: 1, 2, 4, 8, 40"):
         model_of((40, 8)).shard(6)
 
 
