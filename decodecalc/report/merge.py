@@ -47,8 +47,8 @@ def merge_table(request: Request) -> Table:
         )
         if not found.merge_worthwhile:
             notes.append(
-                f"{plan.engine} at {item.batch.max_seq_len} keys: partial states move {percent(found.partial_share)} of "
-                f"the KV bytes (over {percent(WORTHWHILE_SHARE)}): fewer splits deserve a look"
+                f"{plan.engine} at {item.batch.max_seq_len} keys: partial states move {percent(found.partial_share)} "
+                f"of the KV bytes (over {percent(WORTHWHILE_SHARE)}): fewer splits deserve a look"
             )
     return Table("merge", request.inputs, rows, _columns(rows), request.heading, list(dict.fromkeys(notes)))
 

@@ -1,0 +1,216 @@
+"""The story of one layer of one decode step, told by its numbers: every formula with its values put in.
+
+Words come from this tool's own theory notes; numbers from the plan and the other analyses, so that the story cannot
+drift from what the commands print.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decodecalc.analysis.occupancy import occupancy
+from decodecalc.analysis.paging import paging
+from decodecalc.analysis.roofline import roofline, tile_work
+from decodecalc.analysis.traffic import traffic
+from decodecalc.intmath import cdiv
+from decodecalc.launch import KernelLaunch, LaunchPlan
+from decodecalc.units import human_bytes, human_rate
+
+
+@dataclass(frozen=True)
+class Step:
+    """One numbered step: a title, then lines of `text` where each formula carries its numbers."""
+
+    number: int
+    title: str
+    lines: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "lines": list(self.lines)}
+
+
+def explain(plan: LaunchPlan, layers: int = 1, word_for_split: str = "split") -> tuple[Step, ...]:
+    """The steps of `plan`, for a model with `layers` such layers."""
+    told = (
+        ("Inputs", _inputs(plan)),
+        ("Why one block per KV head starves the GPU", _starve(plan)),
+        ("The engine's gates", _gates(plan)),
+        ("The grid", _grid(plan)),
+        ("Where each split starts and ends", _ranges(plan, word_for_split)),
+        ("One tile of one block", _tile(plan)),
+        ("Paging", _paging(plan)),
+        ("Partial states", _partials(plan)),
+        ("The merge", _merge(plan)),
+        ("Bytes and FLOP of the layer", _bytes(plan)),
+        ("One token over all layers", _token(plan, layers)),
+        ("Reproducibility", _bits(plan)),
+    )
+    return tuple(Step(i, title, tuple(lines)) for i, (title, lines) in enumerate(told, start=1))
+
+
+def _inputs(plan: LaunchPlan) -> list[str]:
+    g, b = plan.geometry, plan.batch
+    lens = f"{b.size} x {b.seq_lens[0]}" if b.is_uniform else ", ".join(map(str, b.seq_lens[:8]))
+    window = f", window {g.window}" if g.window else ""
+    return [
+        f"{g.q_heads} query heads, {g.kv_heads} KV heads: group g = {g.q_heads} / {g.kv_heads} = {g.group} ({g.kind})",
+        f"key width {g.head_dim}, value width {g.v_dim}{window}; KV {plan.kv.dtype} ({plan.kv.element_bytes:g} B), "
+        f"pages of {plan.kv.page_size}",
+        f"keys per request: {lens}; query tokens per request: {b.max_q_len}",
+        f"{plan.gpu.name}: {plan.gpu.sm_count} SMs"
+        + (f", {human_rate(plan.gpu.hbm_bytes_per_s)}" if plan.gpu.hbm_bytes_per_s else ""),
+        f"policy: {plan.engine} {plan.version}",
+    ]
+
+
+def _starve(plan: LaunchPlan) -> list[str]:
+    o = occupancy(plan)
+    return [
+        "a decode step has one query token per sequence, so only (request, KV head) pairs can run side by side:",
+        f"unsplit blocks with work = {o.unsplit_blocks}, SMs = {o.sm_count}: "
+        f"{o.unsplit_blocks} / {o.sm_count} = {_pct(min(o.unsplit_blocks, o.sm_count) / o.sm_count)} of the SMs",
+        f"S* = ceil({o.sm_count} / {o.unsplit_blocks}) = {o.s_star} splits would cover them "
+        f"({o.s_star} x {o.unsplit_blocks} = {o.blocks_at_s_star} blocks); S* says nothing about speed",
+    ]
+
+
+def _gates(plan: LaunchPlan) -> list[str]:
+    lines = [f"{'passed' if gate.passed else 'failed'}  {gate.name}: {gate.reason}" for gate in plan.gates]
+    return [*lines, f"path: {plan.path}"]
+
+
+def _grid(plan: LaunchPlan) -> list[str]:
+    return [_kernel(k) for k in plan.kernels] + [
+        f"stage 1 covers min({plan.live_blocks}, {plan.gpu.sm_count}) / {plan.gpu.sm_count} = "
+        f"{_pct(occupancy(plan).sm_coverage)} of the SMs"
+    ]
+
+
+def _kernel(kernel: KernelLaunch) -> str:
+    grid = " x ".join(map(str, kernel.grid))
+    threads = f", {kernel.threads} threads each" if kernel.threads else ""
+    return (
+        f"{kernel.role}: {kernel.name} ({grid}) = {kernel.launched_blocks} blocks, {kernel.live_blocks} live{threads}"
+    )
+
+
+def _ranges(plan: LaunchPlan, word: str) -> list[str]:
+    s, longest = plan.splits, plan.batch.seq_lens.index(plan.batch.max_seq_len)
+    keys = s.keys[longest]
+    called = "" if word == "split" else f" (the engine says {word})"
+    lines = [
+        f"requested {s.requested[longest]}, launched {s.launched}, live {s.live[longest]}{called}, longest request",
+    ]
+    if not keys:
+        return [*lines, "no keys: nothing to read"]
+    first, last = keys[0], keys[-1]
+    width = first[1] - first[0]
+    lines.append(
+        f"split 0 walks keys {first[0]}-{first[1] - 1}: {width} keys = {cdiv(width, plan.tile_keys)} tiles of "
+        f"{plan.tile_keys}"
+    )
+    if len(keys) > 1:
+        lines.append(f"split {len(keys) - 1} walks keys {last[0]}-{last[1] - 1}: {last[1] - last[0]} keys")
+    idle = s.launched - s.live[longest]
+    if idle > 0 and plan.is_split:
+        lines.append(f"{idle} launched splits have no keys and return at once (early exit)")
+    if s.working[longest] < s.live[longest]:
+        lines.append(
+            f"{s.live[longest] - s.working[longest]} live splits lie outside the window and write neutral partials"
+        )
+    return lines
+
+
+def _tile(plan: LaunchPlan) -> list[str]:
+    t, g = tile_work(plan), plan.geometry
+    widths = f"({g.head_dim} + {g.v_dim})"
+    return [
+        f"rows: {t.rows}, of which {t.live_rows} hold a query: {_pct(t.wasted_row_share)} of the tensor-core work is "
+        "thrown away and, memory-bound, does not matter",
+        f"K and V of {t.keys} keys of one KV head: {t.keys} x "
+        + (f"{g.head_dim}" if g.mla else widths)
+        + f" x {plan.kv.element_bytes:g} B = {t.kv_bytes:g} B",
+        f"useful FLOP: {t.live_rows} x {t.keys} x 2 x {widths} = {t.flop}; executed {t.executed_flop}",
+    ]
+
+
+def _paging(plan: LaunchPlan) -> list[str]:
+    p, longest = paging(plan), plan.batch.max_seq_len
+    return [
+        f"block table: ceil({longest} / {p.page_size}) = {p.table_entries} ids x 4 B = {p.table_bytes} B a request",
+        f"a tile of {plan.tile_keys} keys needs {p.ids_per_tile} page id(s); runs of {p.run_bytes:g} B stay contiguous",
+        f"against the keys and values of one head: {_pct(p.table_share)}",
+    ]
+
+
+def _partials(plan: LaunchPlan) -> list[str]:
+    if not plan.is_split:
+        return ["one block walks all keys of a request: the output is final, no partial state is written"]
+    t, g = traffic(plan), plan.geometry
+    live, tokens = max(plan.splits.live), plan.batch.query_tokens
+    extra = plan.state_values - g.v_dim
+    what = "a running max and a running sum" if extra >= 2 else "a log-sum-exp"
+    return [
+        f"each live split writes an output vector and {what} in fp32: ({g.v_dim} + {extra}) x 4 B = "
+        f"{t.partial_state_bytes} B",
+        f"per (token, query head): {live} live splits x {t.partial_state_bytes} B = {live * t.partial_state_bytes} B",
+        f"all {tokens} token(s) x {g.q_heads} query heads: {t.partial_written_bytes} B written, as many read back",
+        f"allocated for all {plan.splits.launched} launched splits: {t.partial_allocated_bytes} B (scratch the engine "
+        f"holds: {plan.scratch_bytes} B)",
+    ]
+
+
+def _merge(plan: LaunchPlan) -> list[str]:
+    if plan.merge is None:
+        return ["no merge kernel"]
+    t = traffic(plan)
+    return [
+        "m = max of the splits' maxima; each output and sum is scaled by exp(m_i - m), added, divided once; empty "
+        "splits weigh 0",
+        _kernel(plan.merge),
+        f"traffic both ways {t.partial_traffic_bytes} B = {_pct(t.partial_share)} of the KV bytes; mostly L2 hits, so "
+        "the merge is a launch cost",
+    ]
+
+
+def _bytes(plan: LaunchPlan) -> list[str]:
+    t, r, g = traffic(plan), roofline(plan), plan.geometry
+    width = f"{g.head_dim}" if g.mla else f"({g.head_dim} + {g.v_dim})"
+    lines = [
+        f"KV read: visible keys x {g.kv_heads} x {width} x {plan.kv.element_bytes:g} B = {t.kv_read_bytes} B",
+        f"FLOP: {r.flop}; intensity {r.flop} / {t.kv_read_bytes} = {r.intensity_flop_per_byte:.3g} FLOP per byte",
+    ]
+    if r.ridge_flop_per_byte and r.memory_bound_factor:
+        lines.append(
+            f"ridge of {plan.gpu.name} ({r.peak_dtype}): {r.ridge_flop_per_byte:.0f} FLOP per byte, so memory-bound "
+            f"{r.memory_bound_factor:.0f}x over"
+        )
+    if t.kv_reads_per_key > 1.001:
+        lines.append(f"blocks ask for each key {t.kv_reads_per_key:.3g} times: {t.kv_requested_bytes} B requested")
+    return lines
+
+
+def _token(plan: LaunchPlan, layers: int) -> list[str]:
+    t = traffic(plan)
+    total = layers * t.kv_read_bytes
+    return [
+        f"{layers} layers x {t.kv_read_bytes} B = {total} B of KV ({human_bytes(total)})",
+        f"{layers} x {t.partial_traffic_bytes} B = {layers * t.partial_traffic_bytes} B of partial states",
+        f"{layers} layers x {len(plan.kernels)} kernels = {layers * len(plan.kernels)} launches",
+    ]
+
+
+def _bits(plan: LaunchPlan) -> list[str]:
+    why = {
+        "invariant": "one split whatever the batch: the same bits alone and in any batch",
+        "fixed size": "the split length is fixed, so the count depends on the request's own length alone",
+        "fixed count": "the count is fixed: the same in any batch, but boundaries move as the request grows",
+        "batch-dependent": "the cut depends on who else is in the batch, and fp32 addition is not associative",
+    }
+    return [f"{plan.determinism}: {why.get(plan.determinism, 'see the engine page')}"]
+
+
+def _pct(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,30 @@
+"""`decodecalc engines`: which policies there are, one policy's rule, and whether installed engines still follow it."""
+
+from __future__ import annotations
+
+import click
+
+from decodecalc.cli.options import output_options
+from decodecalc.cli.output import emit
+from decodecalc.errors import InputError
+
+
+@click.command("engines", epilog="Example:  decodecalc engines vllm-triton")
+@click.argument("engine", required=False)
+@click.option("--installed", is_flag=True, help="Compare installed engines with our policies, without importing them.")
+@click.option("--path", type=click.Path(exists=True), help="With --installed: an installation or source checkout.")
+@output_options
+def command(engine: str | None, installed: bool, path: str | None, format_: str, output: str | None) -> int:
+    """List policies, or show one: its rule in words and formula, versions, sources, options."""
+    from decodecalc.report.engines import engine_table, engines_table
+
+    if path and not installed:
+        raise InputError("--path goes with --installed")
+    if installed:
+        from decodecalc.report.installed import installed_table
+
+        table, code = installed_table(path)
+        emit(table, format_, output)
+        return code
+    emit(engines_table() if engine is None else engine_table(engine), format_, output)
+    return 0
