@@ -462,7 +462,7 @@ class _Step:
         keys = row_lens if self.window is None else np.minimum(row_lens, self.window)
         split_keys = round_up(cdiv(keys, counts.splits), MIN_BLOCK_KV)
         live = cdiv(keys, split_keys)
-        windowed = None if self.window is None else self.counts(np.minimum(batches.seq_lens, self.window)).splits
+        windowed = None if self.window is None else self.counts(keys).splits
         columns = self.head_blocks * self.topk
         # Padding rows have one key (and a draft's own), and are planned and launched like any other row.
         pad_keys = 1 + self.step if self.window is None else min(1 + self.step, self.window)
@@ -617,8 +617,8 @@ class _Step:
                 "window_counts",
                 same,
                 lambda n: (
-                    f"rows read their last {self.window} keys (window {geo.window} less the query's own) with counts "
-                    f"made for full lengths"
+                    f"rows read their last {self.window} keys (models hand over their window, {geo.window}, minus 1) "
+                    f"with counts made for full lengths"
                     + ("" if at(same, n) else "; SGLang computes counts for window lengths too but does not use them")
                 ),
             )
@@ -696,8 +696,8 @@ def _check_window(window: int | None, draft: bool, rules: SglangRules, version: 
         return
     if window < 1:
         raise GateError(
-            "sglang-triton cannot run a window of 1 key: SGLang subtracts the query's own key and builds no window "
-            "indices for what remains (0)",
+            "sglang-triton cannot run a window of 1 key: models hand their window minus 1 to SGLang, which builds no "
+            "window indices for 0",
             code="empty-window",
         )
     if draft and not rules.draft_window:
