@@ -54,10 +54,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 
 class Fields:
-    """One configuration (its text part), read with type checks. Collects `warnings` on the way."""
+    """One configuration (its text part), read with type checks. Collects `warnings` on the way.
 
-    def __init__(self, config: Mapping[str, Any], model_type: str, default_type: str) -> None:
-        self.config, self.model_type = config, model_type
+    `nested` says that the text part sits inside a multimodal configuration: only there does transformers leave
+    out fields that equal their class default when it saves.
+    """
+
+    def __init__(self, config: Mapping[str, Any], model_type: str, default_type: str, nested: bool = False) -> None:
+        self.config, self.model_type, self.nested = config, model_type, nested
         self.warnings: list[str] = []
         self._default_type = default_type
 

@@ -96,7 +96,10 @@ def _kv_heads(fields: Fields, q: int, notes: list[str]) -> int:
 
 
 def _head_dim(fields: Fields, q: int, notes: list[str]) -> int:
-    hidden = fields.count("hidden", quiet=fields.is_stated("head_dim"))
+    if fields.is_stated("q_heads") and not fields.nested and not fields.is_stated("hidden"):
+        hidden = None  # a width of the class beside heads of the model would be a silent mix
+    else:
+        hidden = fields.count("hidden", quiet=fields.is_stated("head_dim"))
     if fields.model_type in ("zamba", "zamba2") and not fields.is_stated("head_dim"):
         if hidden is None:
             raise ModelConfigError("no hidden_size: cannot tell the head width")

@@ -66,7 +66,11 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
     sinks = _sink_kinds(fields)
     if sinks:
         notes.append("attention sinks (one logit per q head)")
-    groups = _group(layers, sinks, fields.number("attn_logit_softcapping"))
+    if fields.model_type == "longcat_flash":
+        notes.append("every layer runs two attentions: layer groups count both")
+        groups = _group([layer for layer in layers for _ in range(2)], sinks, None, per_layer=2)
+    else:
+        groups = _group(layers, sinks, fields.number("attn_logit_softcapping"))
     if not groups:
         raise ModelConfigError(
             f"{fields.model_type} has no decoder softmax attention: none of its {len(layers)} layers runs it"
@@ -102,8 +106,6 @@ def _layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[
         found = [None if kind == NONE else _Layer(kind, heads, window) for kind, heads, window in blocks]
         return found, tuple("no_op" if layer is None else f"{layer.kind}_attention" for layer in found), notes
     plan = _plan_with_cross_attention(fields, notes)
-    if fields.model_type == "longcat_flash":
-        plan = LayerPlan(plan.kinds * 2, plan.words * 2, (*plan.notes, "two attentions per layer"))
     windowed = plan_windows(fields, plan)
     plan = windowed.plan
     heads = heads_per_layer(fields, base, plan.kinds) if latent is None else [base] * len(plan.kinds)
@@ -173,11 +175,15 @@ def _compressed_layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, 
     return layers, tuple(words), [note]
 
 
-def _group(layers: list[_Layer | None], sinks: frozenset[str], softcap: float | None) -> tuple[LayerGroup, ...]:
+def _group(
+    layers: list[_Layer | None], sinks: frozenset[str], softcap: float | None, per_layer: int = 1
+) -> tuple[LayerGroup, ...]:
+    """Attention layers with the same geometry, in order of first appearance. `per_layer` entries of `layers`
+    belong to one layer of the model."""
     members: dict[_Layer, list[int]] = {}
     for index, layer in enumerate(layers):
         if layer is not None:
-            members.setdefault(layer, []).append(index)
+            members.setdefault(layer, []).append(index // per_layer)
     groups = []
     for layer, indices in members.items():
         heads = layer.heads

@@ -43,7 +43,7 @@ def text_fields(config: Mapping[str, Any]) -> Fields:
     _refuse_other_kinds(text, model_type)
     if not model_type:
         model_type = "unknown"
-    return Fields(text, model_type, _default_type(model_type, outer))
+    return Fields(text, model_type, _default_type(model_type, outer), nested=text is not config)
 
 
 def _model_type(config: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 
@@ -68,8 +68,8 @@ def _entry(name: str) -> ZooEntry:
 
 @functools.cache
 def _data() -> Any:
-    text = resources.files("decodecalc.data").joinpath("models.json").read_text(encoding="utf-8")
-    return json.loads(text)
+    path = Path(__file__).parent.parent / "data" / "models.json"
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @functools.cache
