@@ -5,9 +5,10 @@ swap (several query tokens, a window, ALiBi, or no group) every query head has b
 once per query head. The split count comes from the 85 % rule against two blocks per SM. The varlen API, which serving
 engines call, consults that rule only when the group was swapped: otherwise it never splits.
 
-Sources: Dao-AILab/flash-attention HEAD 0251105a (2026-08-15, version 2.8.4) and tag v2.8.3;
-vllm-project/flash-attention HEAD 617264c (2026-08-06). In csrc/flash_attn: flash_api.cpp (mha_fwd_kvcache, mha_varlen_fwd, set_params_splitkv),
-src/flash_fwd_launch_template.h (tiles, grids), src/flash_fwd_kernel.h (compute_attn_1rowblock_splitkv: key ranges).
+Sources: Dao-AILab/flash-attention HEAD 0251105a (2026-08-15, version 2.8.4) and tag v2.8.3, and
+vllm-project/flash-attention HEAD 617264c (2026-08-06). In csrc/flash_attn: flash_api.cpp (mha_fwd_kvcache,
+mha_varlen_fwd, set_params_splitkv), src/flash_fwd_launch_template.h (tiles, grids), src/flash_fwd_kernel.h
+(compute_attn_1rowblock_splitkv: key ranges).
 """
 
 from __future__ import annotations
