@@ -62,7 +62,7 @@ def model_table(spec: str, tp: int) -> Table:
             }
         )
     heading = [
-        f"{model.name} ({model.model_type}): {model.total_layers} layers, {model.attention_layers} with softmax attention",
+        f"{model.name} ({model.model_type}): {model.total_layers} layers, {model.attention_layers} softmax attention",
         f"valid tp: {', '.join(map(str, model.valid_tp()))}; shown: one rank at tp {tp}",
         f"source: {model.source}",
     ]

@@ -1,0 +1,56 @@
+"""`decodecalc plot`: figures, and the data behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from decodecalc.cli.options import resolve, scenario_options
+from decodecalc.cli.output import write_bytes, write_text
+from decodecalc.errors import InputError
+from decodecalc.plot import FIGURES, load_figure
+
+
+@click.command(
+    "plot", epilog="Example:  decodecalc plot occupancy --model llama3-8b --engine vllm-triton -o coverage.png"
+)
+@click.argument("figure", type=click.Choice(FIGURES))
+@scenario_options
+@click.option("--against", default=None, help="occupancy: batch or splits on the x axis.")
+@click.option("--measured", type=click.Path(exists=True, dir_okay=False), help="A verify report (JSON) to draw beside.")
+@click.option("--size", default="slide", show_default=True, help="slide or column (of a paper).")
+@click.option("--data", default=None, help="Write the data behind the figure to this file (.csv or .json).")
+@click.option("--output", "-o", default=None, help="File to write: .png, .svg or .pdf. [default: FIGURE.png]")
+def command(
+    figure: str,
+    against: str | None,
+    measured: str | None,
+    size: str,
+    data: str | None,
+    output: str | None,
+    **values: Any,
+) -> None:
+    """Draw FIGURE as PNG, SVG or PDF, by the file's suffix."""
+    from decodecalc.plot.style import check_suffix, figure_bytes
+    from decodecalc.plot.style import figure as new_figure
+    from decodecalc.report.table import Table, render
+
+    module = load_figure(figure)
+    choices = getattr(module, "AGAINST", ())
+    if against is not None and against not in choices:
+        raise InputError(f"--against must be one of {', '.join(choices)} for {figure}, not {against!r}")
+    target = output or f"{figure}.png"
+    format = check_suffix(target)
+    request = resolve(values, default_engine=getattr(module, "DEFAULT_ENGINES", "vllm-triton,sglang-triton"))
+    options = {"against": against or (choices[0] if choices else None), "measured": measured}
+    rows = module.rows(request, **options)
+    if not rows:
+        raise InputError(f"nothing to draw: no chosen engine can run this {figure} scenario")
+    if data is not None:
+        kind = "json" if data.endswith(".json") else "csv"
+        write_text(render(Table(f"plot-{figure}", request.inputs, rows), kind), data)
+    with new_figure(size) as (fig, ax):
+        module.draw(fig, ax, rows, request, **options)
+        write_bytes(figure_bytes(fig, format), target)
+    click.echo(f"wrote {target}", err=True)

@@ -1,0 +1,132 @@
+"""SM coverage against batch, unsplit and as each engine launches it, or against the split count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decodecalc.engines.arrays import Batches
+from decodecalc.errors import GateError
+from decodecalc.plot.style import line_style, log2_ticks
+
+if TYPE_CHECKING:
+    from decodecalc.cli.options import Request
+
+TITLE = "SM coverage against batch (or, with --against splits, against S)"
+AGAINST = ("batch", "splits")
+
+
+def rows(request: Request, against: str = "batch", **_: Any) -> list[dict[str, Any]]:
+    """One row per (layer group, engine or unsplit, x)."""
+    return _against_splits(request) if against == "splits" else _against_batch(request)
+
+
+def _against_batch(request: Request) -> list[dict[str, Any]]:
+    s = request.scenarios
+    sizes = np.array(sorted({b.size for b in s.batches}))
+    if len(sizes) == 1:
+        sizes = np.unique(np.concatenate([np.arange(1, 33), np.arange(34, 132, 2), [136, 160, 192, 256]]))
+    context, q_len = s.batches[0].max_seq_len, s.batches[0].max_q_len
+    steps = Batches.uniform(sizes, context, q_len)
+    out: list[dict[str, Any]] = []
+    for group in s.layer_groups:
+        for policy, version in s.engines:
+            chosen = policy.version(version)
+            opts = policy.options_type.from_mapping(policy.name, s.options_of(policy))
+            try:
+                found = policy.launches(group.geometry, steps, s.kv, s.gpu, opts, chosen)
+            except GateError:
+                continue
+            live = np.zeros(len(sizes), dtype=np.int64)
+            for kernel in found.kernels:
+                if kernel.role == "stage1":
+                    live = np.where(kernel.when, kernel.live_blocks, live)
+            unsplit = np.asarray(found.unsplit_blocks) if found.unsplit_blocks is not None else None
+            if unsplit is None:
+                unsplit = steps.total(np.broadcast_to(found.blocks_per_split, steps.seq_lens.shape))
+            split = np.broadcast_to(found.is_split, sizes.shape)
+            for i, size in enumerate(sizes.tolist()):
+                out.append(
+                    {
+                        "layer_group": group.name,
+                        "engine": policy.name,
+                        "version": chosen.name,
+                        "batch": size,
+                        "context": context,
+                        "path": found.path_names[bool(split[i])],
+                        "live_blocks": int(live[i]),
+                        "unsplit_blocks": int(unsplit[i]),
+                        "sm_coverage": min(int(live[i]), s.gpu.sm_count) / s.gpu.sm_count,
+                        "unsplit_sm_coverage": min(int(unsplit[i]), s.gpu.sm_count) / s.gpu.sm_count,
+                    }
+                )
+    return out
+
+
+def _against_splits(request: Request) -> list[dict[str, Any]]:
+    """The reference rule at every split count: equal slices of whole tiles."""
+    from decodecalc.engines import load_policy
+
+    s, policy = request.scenarios, load_policy("flash-decoding")
+    out = []
+    for group in s.layer_groups:
+        for batch in s.batches:
+            for splits in (*range(1, 33), *range(36, 257, 4)):
+                plan = policy.plan(group.geometry, batch, s.kv, s.gpu, {"num_splits": splits})
+                out.append(
+                    {
+                        "layer_group": group.name,
+                        "engine": policy.name,
+                        "batch": batch.size,
+                        "context": batch.max_seq_len,
+                        "splits": splits,
+                        "splits_live": max(plan.splits.live),
+                        "live_blocks": plan.live_blocks,
+                        "sm_coverage": min(plan.live_blocks, s.gpu.sm_count) / s.gpu.sm_count,
+                        "s_star": plan.s_star,
+                    }
+                )
+    return out
+
+
+def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, against: str = "batch", **_: Any) -> None:
+    """Coverage in per cent; S* marked where the x axis is S."""
+    if against == "splits":
+        _draw_splits(ax, data)
+    else:
+        _draw_batch(ax, data)
+    s = request.scenarios
+    ax.set_ylabel(f"SMs with work (of {s.gpu.sm_count}), %")
+    ax.set_ylim(0, 104)
+    ax.set_title(f"{request.heading[0]}")
+    ax.legend(loc="lower right")
+
+
+def _draw_batch(ax: Any, data: list[dict[str, Any]]) -> None:
+    series = list(dict.fromkeys((r["layer_group"], r["engine"], r["version"]) for r in data))
+    groups = len({g for g, _, _ in series}) > 1
+    for i, (group, engine, version) in enumerate(series):
+        mine = [r for r in data if (r["layer_group"], r["engine"]) == (group, engine)]
+        label = f"{engine} {version}" + (f", {group} layers" if groups else "")
+        if i == 0:
+            x, y = [r["batch"] for r in mine], [100 * r["unsplit_sm_coverage"] for r in mine]
+            ax.plot(x, y, color="#8A8A8A", linewidth=4, alpha=0.5, label=f"unsplit ({engine}'s blocks)")
+        style = {**line_style(i), "markersize": 3}
+        ax.plot([r["batch"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
+    ax.set_xscale("log", base=2)
+    log2_ticks(ax.xaxis, None)
+    ax.set_xlabel(f"batch (requests of {data[0]['context']} keys)" if data else "batch")
+
+
+def _draw_splits(ax: Any, data: list[dict[str, Any]]) -> None:
+    series = list(dict.fromkeys((r["layer_group"], r["batch"], r["context"]) for r in data))
+    for i, (group, batch, context) in enumerate(series):
+        mine = [r for r in data if (r["layer_group"], r["batch"], r["context"]) == (group, batch, context)]
+        style = {**line_style(i), "markersize": 3}
+        label = f"{group} layers, batch {batch}, {context} keys (S* = {mine[0]['s_star']})"
+        ax.plot([r["splits"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
+        ax.axvline(mine[0]["s_star"], color=style["color"], linestyle=":", linewidth=1)
+    ax.set_xscale("log", base=2)
+    log2_ticks(ax.xaxis, None)
+    ax.set_xlabel("requested splits S (equal slices of whole tiles)")
