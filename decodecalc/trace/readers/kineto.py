@@ -1,0 +1,204 @@
+"""Chrome traces of the torch profiler (Kineto): `.json` and `.json.gz`, streamed event by event.
+
+Kineto (pytorch/kineto, libkineto/src/output_json.cpp) writes one object whose `traceEvents` hold complete events
+(`ph` X) with `ts` and `dur` in microseconds; kernels have category `kernel` and launch facts in `args`. A bare list of
+events is a Chrome trace as well.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from decodecalc.errors import InputError
+from decodecalc.trace.events import MAX_DURATION_S, Annotation, EventLog, Trace, TraceDevice, whole
+from decodecalc.trace.readers import Progress
+
+_BUFFER_BYTES = 1 << 14  # larger buffers make yajl slower: its events are handed over in lists that outgrow the cache
+_KERNEL_CATEGORIES = frozenset({"kernel", "Kernel"})  # lower case since torch 1.13
+_RUNTIME_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "runtime"})
+_ANNOTATION_CATEGORIES = frozenset({"user_annotation", "gpu_user_annotation"})
+_GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch", "cudaGraphLaunch_ptsz"})
+_HEADER_TOKENS = 200_000  # metadata beyond this is skipped: it stands before the events and is small
+_MAX_ANNOTATIONS, _MAX_ANNOTATION_NAME = 100_000, 1000
+
+
+class _Source(io.RawIOBase):
+    """A file that reports how far it has been read."""
+
+    def __init__(self, path: str, progress: Progress | None) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        self._progress = progress
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n = self._file.readinto(buffer) or 0
+        if self._progress is not None:
+            self._progress(n)
+        return n
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open(path: str, progress: Progress | None = None) -> Any:
+    raw = io.BufferedReader(_Source(path, progress), 1 << 18)
+    if raw.peek(2)[:2] == b"\x1f\x8b":
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), 1 << 18)
+    if raw.peek(3)[:3] == b"\xef\xbb\xbf":
+        raw.read(3)
+    return raw
+
+
+def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
+    """The trace. InputError when it is cut off, not JSON, or JSON that holds no events."""
+    import ijson
+
+    errors = (ijson.JSONError, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)
+    log = EventLog(wanted)
+    notes: list[str] = []
+    annotations: list[Annotation] = []
+    seen = [0]
+    try:
+        with _open(path) as file:
+            prefix, header = _header(ijson, file)
+    except errors as error:
+        raise InputError(f"{path}: {_describe(error, 0)}") from None
+    if prefix is None:
+        raise InputError(f"{path} is JSON, but not a trace: it has no traceEvents")
+    try:
+        with _open(path, progress) as file:
+            items = ijson.items(file, prefix, use_float=True, buf_size=_BUFFER_BYTES)
+            _fill(log, items, annotations, seen)
+    except errors as error:
+        if not allow_truncated or not _is_cut(error):
+            hint = " (--allow-truncated audits what comes before)" if _is_cut(error) else ""
+            raise InputError(f"{path}: {_describe(error, seen[0])}{hint}") from None
+        notes.append(f"{path}: {_describe(error, seen[0])}; what comes before is audited")
+    return Trace(
+        path, "kineto", log, _devices(header), _rank(header), tuple(annotations), tuple(notes),
+    )  # fmt: skip
+
+
+def _fill(log: EventLog, items: Iterator[Any], annotations: list[Annotation], seen: list[int]) -> None:
+    """The events into the log. Kernels are the many: the branch of the unwanted ones does as little as it can."""
+    verdict_of, n, kernels, total_s = log.verdicts.get, 0, 0, 0.0
+    try:
+        for event in items:
+            n += 1
+            try:
+                category = event.get("cat")
+                if category in _KERNEL_CATEGORIES:
+                    duration_s = event["dur"] * 1e-6
+                    if verdict_of(event["name"]) is False and 0.0 <= duration_s < MAX_DURATION_S:
+                        kernels += 1
+                        total_s += duration_s
+                    else:
+                        _add_kernel(log, event, duration_s)
+                elif category in _RUNTIME_CATEGORIES:
+                    if event["name"] in _GRAPH_LAUNCHES:
+                        log.mark_graph(int(event["args"]["correlation"]))
+                elif category in _ANNOTATION_CATEGORIES and len(annotations) < _MAX_ANNOTATIONS:
+                    name = str(event["name"])[:_MAX_ANNOTATION_NAME]
+                    annotations.append(Annotation(name, event["ts"] * 1e-6, event["dur"] * 1e-6))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+                log.malformed += 1
+    finally:
+        seen[0] = n
+        log.kernels += kernels
+        log.kernel_s += total_s
+
+
+def _add_kernel(log: EventLog, event: dict[str, Any], duration_s: float) -> None:
+    args = event.get("args")
+    if not isinstance(args, dict):
+        args = {}
+    stream = args.get("stream", event.get("tid"))
+    device = args.get("device", event.get("pid"))
+    correlation = args.get("correlation")
+    log.add(
+        event["name"],
+        event["ts"] * 1e-6,
+        duration_s,
+        args.get("grid"),
+        args.get("block"),
+        device if type(device) is int else 0,
+        stream if type(stream) is int else 0,
+        correlation if type(correlation) is int else 0,
+        args.get("registers per thread"),
+        args.get("shared memory"),
+        bool(args.get("graph node id") or args.get("graph id")),
+    )
+
+
+def _header(ijson: Any, file: Any) -> tuple[str | None, dict[str, Any]]:
+    """Where the events are (an ijson prefix, None when nowhere), and the metadata before them."""
+    from ijson.common import ObjectBuilder
+
+    header: dict[str, Any] = {}
+    builder, top = None, ""
+    for n, (prefix, event, value) in enumerate(ijson.parse(file, use_float=True)):
+        if n == 0 and event == "start_array":
+            return "item", header
+        if prefix == "traceEvents" and event == "start_array":
+            return "traceEvents.item", header
+        if prefix == "" and event == "map_key":
+            if builder is not None:
+                header[top] = builder.value
+            keep = value in ("deviceProperties", "distributedInfo") and n < _HEADER_TOKENS
+            top, builder = value, ObjectBuilder() if keep else None
+        elif builder is not None and prefix:
+            if n > _HEADER_TOKENS:
+                builder = None
+            else:
+                builder.event(event, value)
+    return None, header
+
+
+def _devices(header: dict[str, Any]) -> tuple[TraceDevice, ...]:
+    found = header.get("deviceProperties")
+    out = []
+    for entry in found if isinstance(found, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        major, minor = whole(entry.get("computeMajor")), whole(entry.get("computeMinor"))
+        name = entry.get("name")
+        out.append(
+            TraceDevice(
+                index=whole(entry.get("id")) or 0,
+                name=name[:200] if isinstance(name, str) else "",
+                sm_count=whole(entry.get("numSms")) or None,
+                memory_bytes=whole(entry.get("totalGlobalMem")) or None,
+                compute_capability=None if major is None or minor is None else (major, minor),
+                warp_size=whole(entry.get("warpSize")) or None,
+            )
+        )
+    return tuple(out)
+
+
+def _rank(header: dict[str, Any]) -> int | None:
+    info = header.get("distributedInfo")
+    return whole(info.get("rank")) if isinstance(info, dict) else None
+
+
+def _is_cut(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, EOFError) or "premature eof" in text or "incomplete json" in text
+
+
+def _describe(error: BaseException, events: int) -> str:
+    where = f"after {events} events" if events else "before its first event"
+    if isinstance(error, EOFError):
+        return f"the gzip stream is truncated {where}"
+    if isinstance(error, (gzip.BadGzipFile, zlib.error)):
+        return f"the gzip stream is damaged {where}"
+    if _is_cut(error):
+        return f"the JSON is cut off {where}"
+    reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+    return f"not valid JSON {where}: {reason}"
