@@ -14,6 +14,7 @@ from decodecalc.engines.flashinfer_rules import (
     Rules,
     blocks_per_sm,
     cache_bytes,
+    decode_registers,
     key_tile,
     query_tile,
     smallest_chunk,
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 TENSOR_CORE_BLOCKS_PER_SM = 2  # scheduler.cuh, PrefillPlanImpl: num_blocks_per_sm, whatever the kernel's occupancy
-# Registers of the kernels where the occupancy query matters; ptxas of CUDA 13.0, sm_90, FlashInfer v0.6.9, bf16.
-DECODE_REGISTERS = 56
-MERGE_REGISTERS = 40
+MERGE_REGISTERS = 40  # ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf16, head dims up to 256
 MERGE_THREADS = 128
 
 
@@ -82,7 +81,7 @@ def cuda_core_launches(
         smem = 2 * stages * tile_keys * geo.head_dim * element + max(
             keys_per_thread * block_threads * 8, 2 * geo.group * depth * 4
         )
-        occupancy = blocks_per_sm(block_threads, smem, DECODE_REGISTERS, gpu)
+        occupancy = blocks_per_sm(block_threads, smem, decode_registers(geo.head_dim, geo.group, element), gpu)
     max_grid = occupancy * gpu.sm_count
     slots = max_grid // geo.kv_heads
     full = batches.batch * geo.kv_heads >= max_grid

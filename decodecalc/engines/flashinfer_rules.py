@@ -20,6 +20,19 @@ OUTPUT_BYTES = 2  # partial outputs have the output's type (tmp_v is DTypeO*), t
 SMEM_RESERVED_BYTES = 1024  # what CUDA itself takes of shared memory for each block from compute capability 8.0 on
 REGISTER_UNIT = 256  # registers are handed out to warps in units of 256 (CUDA occupancy, all capabilities since 3.0)
 
+# Registers of a thread of BatchDecodeWithPagedKVCacheKernel by (cache element bytes, head dim), for groups of 1, 2, 3,
+# 4, 6, 8: ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf16 queries, no window and no soft cap. Counts for
+# other targets differ by a few, which can move the occupancy by a block: `blocks_per_sm` overrides.
+_GROUPS = (1, 2, 3, 4, 6, 8)
+_DECODE_REGISTERS = {
+    (2, 64): (68, 50, 56, 56, 61, 56),
+    (2, 128): (68, 50, 56, 56, 60, 56),
+    (2, 256): (68, 50, 48, 58, 62, 64),
+    (1, 64): (79, 72, 72, 72, 76, 72),
+    (1, 128): (76, 72, 72, 72, 76, 72),
+    (1, 256): (72, 72, 72, 72, 72, 72),
+}
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -87,6 +100,13 @@ def key_tile(query_rows: int, geo: Geometry, kv: KvCache, gpu: Gpu) -> int:
         blocks = 2 if per_sm >= 2 * (fixed + least * step) else 1
         steps = min(steps, max((min(per_sm // blocks, per_block) - fixed) // step, 1))
     return 16 * kv_warps * (1 << (steps.bit_length() - 1))
+
+
+def decode_registers(head_dim: int, group: int, element_bytes: int) -> int:
+    """Registers of a CUDA-core decode thread; head dims that were not compiled take the nearest that was."""
+    size = 1 if element_bytes == 1 else 2
+    nearest = min((64, 128, 256), key=lambda d: abs(d - head_dim))
+    return _DECODE_REGISTERS[size, nearest][_GROUPS.index(group)]
 
 
 def blocks_per_sm(threads: int, smem_bytes: int, registers: int, gpu: Gpu) -> int:
