@@ -36,9 +36,11 @@ class PolicyVersion:
 
 
 def version_key(text: str) -> tuple[int, ...]:
-    """Release numbers in order: 0.27.1 after 0.27, post releases after their base."""
-    digits = "".join(c if c.isdigit() else " " for c in text)
-    return tuple(int(d) for d in digits.split()) or (0,)
+    """Release numbers in order: 0.27.1 after 0.27, post releases after their base; 0.27 and 0.27.0 are the same."""
+    digits = [int(d) for d in "".join(c if c.isdigit() else " " for c in text).split()]
+    while len(digits) > 1 and digits[-1] == 0:
+        digits.pop()
+    return tuple(digits) or (0,)
 
 
 class Policy:
