@@ -1,0 +1,46 @@
+"""Split-K decode attention over a paged KV cache, in Triton: the kernels that prove decodecalc's predictions.
+
+Importing this package imports neither torch nor Triton; the names below load on first use.
+
+* `decode_attention(q, k_cache, v_cache, *, seq_lens, page_table | kv_indptr + kv_indices, config, …)`: the launcher.
+  Shapes and every option: its docstring. CUDA-graph safe when given `workspace` and `out`.
+* `LaunchConfig`: one launch in plain numbers. Any policy's plan is one: `LaunchConfig.fixed_count(16, unit=16)` is
+  vLLM's 3D rule, `.per_request_counts(cap, unit=32)` with `split_values=counts` SGLang's, `.fixed_size(256, max_len)`
+  a fixed split size (batch-invariant), `.per_request_sizes(cap)` with `split_values=sizes` anything else,
+  `LaunchConfig()` unsplit.
+* `default_config(...)`: a LaunchConfig for a shape and a GPU; takes a split count chosen elsewhere.
+* `Workspace.allocate(tokens, q_heads, v_dim, num_splits, device)`: scratch, reusable.
+* `record_launch(...)`: the same launch, with what every block did (key range, SM, early exit): a `LaunchRecord`.
+* `decode_attention_reference(...)`: float64 PyTorch.
+* `live`: which splits are live and what each walks, as plain functions (no torch, no Triton).
+
+    config = LaunchConfig.fixed_count(16, unit=16)
+    out = decode_attention(q, k, v, seq_lens=lens, page_table=table, config=config)
+
+Requests for features that do not fit raise ValueError. Runs under Triton's interpreter (TRITON_INTERPRET=1 before the
+first import of triton) on a CPU.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "LaunchConfig": "config",
+    "default_config": "heuristic",
+    "Workspace": "launch",
+    "decode_attention": "launch",
+    "LaunchRecord": "instrument",
+    "record_launch": "instrument",
+    "decode_attention_reference": "reference",
+}
+__all__ = [*_HOME, "live"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "live":
+        return import_module("decodecalc_kernels.live")
+    if name in _HOME:
+        return getattr(import_module(f"decodecalc_kernels.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,150 @@
+"""How one launch is shaped: plain numbers, from any policy or from `default_config`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+SPLIT_RULES = ("size", "count", "counts", "sizes")  # in the order of merge.BY_SIZE …
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """The launch of one decode step. Nothing in it depends on the lengths: those are read on the device.
+
+    Splits: `num_splits` is the grid's extent (launched). Which of them are live, and each one's keys, follow on the
+    device from `seq_lens` and the rule:
+
+    ======== =========================================================== ================================
+    rule     keys per split of a request with L keys                     whose
+    ======== =========================================================== ================================
+    size     `split_value`                                               fixed split size: batch-invariant
+    count    ceil(ceil(L / split_unit) / split_value) · split_unit       vLLM (unit = its tile, value 16)
+    counts   the same with `split_values[request]` for the count         SGLang (unit 32)
+    sizes    `split_values[request]`                                     any other policy
+    ======== =========================================================== ================================
+
+    With a sliding window, L above is the whole request (`window_partition` "full": vLLM) or only its visible keys
+    ("window"). num_splits 1 with rule "count" and value 1 is the unsplit kernel: no partial states and no merge.
+
+    `tile_keys`, `rows`, `warps`, `stages`: stage 1's tile, its query rows per block (a power of two >= 16; `rows_used`
+    of them hold queries, all when None), its warps and loads in flight. `merge`: "kernel" or "fused" (the last block
+    of a row block merges). `merge_splits` and `merge_dims`: states and output elements a merge block takes a step.
+    `pdl` (programmatic dependent launch, NVIDIA 9.0 and later, ignored elsewhere): "none"; "merge" overlaps the
+    merge's launch with stage 1; "chain" also stage 1's with whatever ran before it. `p_parts`: 1 rounds softmax
+    weights to the cache's type for the second product, as most kernels do; 2 keeps twice the bits. `evict_first`
+    marks KV in L2 as streamed. `idle_requests`: extra grid rows that return at once, as engines launch.
+    """
+
+    num_splits: int = 1
+    split_rule: str = "count"
+    split_value: int = 1
+    split_unit: int = 1
+    window_partition: str = "full"
+    tile_keys: int = 64
+    rows: int = 16
+    rows_used: int | None = None
+    warps: int = 4
+    stages: int = 3
+    p_parts: int = 1
+    evict_first: bool = False
+    merge: str = "kernel"
+    merge_rows: int = 1
+    merge_splits: int = 16
+    merge_dims: int = 128
+    merge_warps: int = 4
+    pdl: str = "merge"
+    idle_requests: int = 0
+
+    def __post_init__(self) -> None:
+        def need(ok: bool, text: str) -> None:
+            if not ok:
+                raise ValueError(f"LaunchConfig: {text}")
+
+        need(self.split_rule in SPLIT_RULES, f"split_rule must be one of {SPLIT_RULES}, not {self.split_rule!r}")
+        need(1 <= self.num_splits <= 65535, f"num_splits must be 1 to 65535 (grid axis z), not {self.num_splits}")
+        if self.split_rule in ("size", "count"):
+            need(self.split_value >= 1, f"split_value must be at least 1, not {self.split_value}")
+        if self.split_rule == "count":
+            need(
+                self.split_value <= self.num_splits,
+                f"{self.split_value} splits do not fit a grid of num_splits {self.num_splits}",
+            )
+        need(self.split_unit >= 1, f"split_unit must be at least 1, not {self.split_unit}")
+        need(self.window_partition in ("full", "window"), "window_partition must be 'full' or 'window'")
+        need(self.merge in ("kernel", "fused"), "merge must be 'kernel' or 'fused'")
+        need(self.pdl in ("none", "merge", "chain"), "pdl must be 'none', 'merge' or 'chain'")
+        need(self.p_parts in (1, 2), "p_parts must be 1 or 2")
+        need(self.stages >= 1, "stages must be at least 1")
+        need(self.idle_requests >= 0, "idle_requests must not be negative")
+        for name, low in (("tile_keys", 16), ("rows", 16), ("warps", 1), ("merge_warps", 1), ("merge_rows", 1),
+                          ("merge_splits", 1), ("merge_dims", 16)):  # fmt: skip
+            value = getattr(self, name)
+            need(value >= low and value & (value - 1) == 0, f"{name} must be a power of two >= {low}, not {value}")
+        need(
+            self.rows_used is None or 1 <= self.rows_used <= self.rows,
+            f"rows_used must be between 1 and rows ({self.rows})",
+        )
+
+    @classmethod
+    def fixed_size(cls, split_keys: int, max_seq_len: int, **more: Any) -> LaunchConfig:
+        """Splits of `split_keys` keys, enough of them for `max_seq_len`. A request's bits never depend on others."""
+        return cls(num_splits=cdiv(max_seq_len, split_keys), split_rule="size", split_value=split_keys, **more)
+
+    @classmethod
+    def fixed_count(cls, count: int, unit: int = 16, **more: Any) -> LaunchConfig:
+        """`count` splits for every request, each a multiple of `unit` keys (vLLM's 3D rule: 16 splits, unit = tile)."""
+        return cls(num_splits=count, split_rule="count", split_value=count, split_unit=unit, **more)
+
+    @classmethod
+    def per_request_counts(cls, cap: int, unit: int = 32, **more: Any) -> LaunchConfig:
+        """Counts per request from a device array (SGLang); the grid is always `cap` deep."""
+        return cls(num_splits=cap, split_rule="counts", split_unit=unit, **more)
+
+    @classmethod
+    def per_request_sizes(cls, cap: int, **more: Any) -> LaunchConfig:
+        """Keys per split of each request from a device array; the grid is `cap` deep."""
+        return cls(num_splits=cap, split_rule="sizes", **more)
+
+    @property
+    def direct(self) -> bool:
+        """Unsplit: stage 1 writes the output, nothing is merged."""
+        return self.num_splits == 1 and self.split_rule == "count"
+
+    def replace(self, **changes: Any) -> LaunchConfig:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+def key_blocks(head_dim: int) -> tuple[int, int]:
+    """Widths in which a key is read: its largest power of two, and the rest (0, or padded to a power of two >= 16).
+
+    >>> key_blocks(128), key_blocks(96), key_blocks(576)
+    ((128, 0), (64, 32), (512, 64))
+    """
+    first = 1 << (head_dim.bit_length() - 1)
+    rest = head_dim - first
+    return first, max(16, next_power_of_2(rest)) if rest else 0
+
+
+def default_rows(q_len: int, group: int, v_dim: int) -> int:
+    """Query rows per block: the packed rows, at least 16 (tensor cores), at most what fp32 accumulators allow.
+
+    64 rows × 256 elements or 32 × 512 take 128 registers of each of 128 threads; beyond that they spill.
+    """
+    limit = max(16, min(64, 16384 // next_power_of_2(v_dim)))
+    return min(limit, max(16, next_power_of_2(q_len * group)))

@@ -1,0 +1,235 @@
+"""The launcher: `decode_attention`, its scratch, and nothing that a CUDA graph cannot hold."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import triton.language as tl
+
+from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig, cdiv, key_blocks, next_power_of_2
+from decodecalc_kernels.merge import merge_kernel
+from decodecalc_kernels.stage1 import stage1_kernel
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+LOG2E = 1.4426950408889634
+
+# Element type of the matrix products by cache type. FP8 E4M3 converts to fp16 without loss (4 exponent bits, 3
+# mantissa bits), and in hardware; queries are then clamped to fp16's range.
+_COMPUTE = {
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+    torch.float32: tl.float32,
+    torch.float8_e4m3fn: tl.float16,
+}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Scratch of split launches; allocate once, share between layers and graph replays of one stream.
+
+    `out` [tokens, q_heads, num_splits, v_dim], `max` (base-2 units) and `sum` [tokens, q_heads, num_splits], fp32;
+    `arrived` int32 counters of the fused merge, which every launch leaves at zero.
+    """
+
+    out: torch.Tensor
+    max: torch.Tensor
+    sum: torch.Tensor
+    arrived: torch.Tensor
+
+    @classmethod
+    def allocate(
+        cls, tokens: int, q_heads: int, v_dim: int, num_splits: int, device: torch.device | str, requests: int = 0
+    ) -> Workspace:
+        """Scratch for up to `tokens` query tokens of up to `requests` (default: as many) requests."""
+        state = (tokens, q_heads, num_splits)
+        return cls(
+            torch.empty((*state, v_dim), dtype=torch.float32, device=device),
+            torch.empty(state, dtype=torch.float32, device=device),
+            torch.empty(state, dtype=torch.float32, device=device),
+            torch.zeros(max(tokens, requests) * q_heads, dtype=torch.int32, device=device),
+        )
+
+    def poison(self) -> None:
+        """Fill the states with NaN: a launch that reads one it did not write then shows it."""
+        for tensor in (self.out, self.max, self.sum):
+            tensor.fill_(float("nan"))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of the partial states."""
+        return sum(t.numel() * t.element_size() for t in (self.out, self.max, self.sum))
+
+
+def pdl_supported(device: torch.device) -> bool:
+    """Programmatic dependent launch: NVIDIA compute capability 9.0 and later, and a Triton that has it."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    try:
+        from triton.language.extra.cuda import gdc_wait  # noqa: F401
+    except ImportError:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _check(ok: bool, text: str) -> None:
+    if not ok:
+        raise ValueError(f"decode_attention: {text}")
+
+
+def decode_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor | None,
+    *,
+    seq_lens: torch.Tensor,
+    config: LaunchConfig,
+    page_table: torch.Tensor | None = None,
+    kv_indptr: torch.Tensor | None = None,
+    kv_indices: torch.Tensor | None = None,
+    v_dim: int | None = None,
+    q_len: int = 1,
+    query_start: torch.Tensor | None = None,
+    split_values: torch.Tensor | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    k_scale: float | torch.Tensor = 1.0,
+    v_scale: float | torch.Tensor = 1.0,
+    workspace: Workspace | None = None,
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+    record: torch.Tensor | None = None,
+    run: str = "both",
+) -> torch.Tensor:
+    """Decode attention over a paged KV cache, split along the keys as `config` says.
+
+    Shapes (T tokens, B requests; every last dimension contiguous, other strides free):
+
+    * q [T, q_heads, D]: bf16, fp16 or fp32. Request b's tokens are rows b·q_len … or, with `query_start` [B + 1] int32,
+      rows query_start[b] … query_start[b + 1], at most `q_len` of them. Its token t sees keys up to
+      seq_lens[b] - its tokens + t (causal), and with `window` only the last `window` of those, its own included.
+    * k_cache [pages, page, kv_heads, D], v_cache [pages, page, kv_heads, v_dim]: bf16, fp16, fp32 or fp8 e4m3 (values
+      times `k_scale` / `v_scale`: numbers, or one-element tensors read on the device). v_cache None: MLA, the value is
+      the first `v_dim` elements of the key, read once where `v_dim` is the largest power of two in D (576 / 512).
+    * seq_lens [B] int32, the query tokens counted in. 0 is an empty (padded) request: its output is zeros.
+    * page_table [B, pages per request] int32; or kv_indptr [B + 1] and kv_indices int32, one cache slot
+      (page · page size + place) per key.
+    * split_values [B] int32: counts or sizes, for those rules of `config`.
+    * sinks [q_heads]: a logit per head that joins the softmax's sum once.
+    * lse [T, q_heads] fp32 (optional, written): natural log-sum-exp per row, sinks included, -inf for empty requests.
+    * out [T, q_heads, v_dim]: written and returned; allocated in q's type when None.
+
+    `workspace`: see Workspace; allocated when None. With `workspace` and `out` given nothing is allocated and nothing
+    waits for the device, so the call can be captured in a CUDA graph and replayed after `seq_lens`, `page_table`,
+    `split_values` or the cache changed in place. `run`: "stage1" or "merge" launches that kernel alone (timing).
+
+    Splits beyond the grid are not read: `config.num_splits · keys per split` must cover the longest request. Raises
+    ValueError for shapes, types or a config that do not fit; lengths are on the device and are not looked at.
+    """
+    tokens, q_heads, d = q.shape
+    _check(k_cache.dim() == 4, "k_cache must be [pages, page, kv_heads, head_dim]")
+    _, page, kv_heads, k_dim = k_cache.shape
+    _check(k_dim == d, f"q has head_dim {d}, k_cache {k_dim}")
+    _check(q_heads % kv_heads == 0, f"q_heads {q_heads} is not a multiple of kv_heads {kv_heads}")
+    _check(d >= 16, "head_dim must be at least 16")
+    _check(k_cache.dtype in _COMPUTE, f"no kernel for a {k_cache.dtype} cache")
+    requests = seq_lens.shape[0]
+    group = q_heads // kv_heads
+    d1, d2 = key_blocks(d)
+    if v_cache is None:
+        _check(v_dim is not None and v_dim <= d, "without v_cache, v_dim (at most head_dim) is needed")
+        v_cache = k_cache[..., :v_dim]
+        shared = v_dim == d1
+    else:
+        shared = False
+        _check(v_cache.shape[:3] == k_cache.shape[:3], "k_cache and v_cache differ in pages, page size or heads")
+        _check(v_cache.dtype == k_cache.dtype, "k_cache and v_cache differ in type")
+    v_dim = v_cache.shape[3]
+    v_block = max(16, next_power_of_2(v_dim))
+    for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        _check(tensor.stride(-1) == 1, f"the last dimension of {name} must be contiguous")
+    _check(q_len >= 1, "q_len must be at least 1")
+    if query_start is None:
+        _check(tokens == requests * q_len, f"{tokens} query rows for {requests} requests of q_len {q_len}")
+    flat = page_table is None
+    if flat:
+        _check(kv_indptr is not None and kv_indices is not None, "page_table, or kv_indptr and kv_indices, is needed")
+        for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
+            _check(
+                page == 1 or tensor.stride(0) == page * tensor.stride(1),
+                f"a flat index list needs equally spaced slots in {name}",
+            )
+        # A page of one: slots are addressed by the slot stride alone, pages need not exist.
+    rule = SPLIT_RULES.index(config.split_rule)
+    _check(rule < 2 or split_values is not None, f"split_rule {config.split_rule!r} needs split_values")
+    window = window or 0
+    if out is None:
+        out = torch.empty(tokens, q_heads, v_dim, dtype=q.dtype, device=q.device)
+    _check(out.shape == (tokens, q_heads, v_dim) and out.stride(-1) == 1, "out must be [tokens, q_heads, v_dim]")
+    _check(lse is None or lse.is_contiguous(), "lse must be contiguous")
+    direct = config.direct
+    fused = config.merge == "fused" and not direct
+    if workspace is None and not direct:
+        workspace = Workspace.allocate(tokens, q_heads, v_dim, config.num_splits, q.device, requests * q_len)
+    if workspace is not None and not direct:
+        # The states are addressed densely for this launch's num_splits: a larger scratch serves smaller launches.
+        need = tokens * q_heads * config.num_splits
+        _check(
+            workspace.max.numel() >= need and workspace.out.numel() >= need * v_dim,
+            f"workspace too small: {need} states of {v_dim} are needed",
+        )
+
+    compute = _COMPUTE[k_cache.dtype]
+    scale = d**-0.5 if scale is None else scale
+    k_tensor, v_tensor = isinstance(k_scale, torch.Tensor), isinstance(v_scale, torch.Tensor)
+    scale_k = scale * (1.0 if k_tensor else float(k_scale))
+    on_cuda = q.device.type == "cuda" and torch.version.cuda is not None
+    pdl = config.pdl if pdl_supported(q.device) else "none"
+    rows_used = config.rows_used or config.rows
+    row_blocks = cdiv(q_len * group, rows_used)
+    splits = (split_values, config.split_value, config.split_unit, config.num_splits)
+    strides = (
+        q.stride(0), q.stride(1),
+        k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
+        v_cache.stride(0), v_cache.stride(1), v_cache.stride(2),
+        out.stride(0), out.stride(1),
+    )  # fmt: skip
+    states = (workspace.out, workspace.max, workspace.sum) if workspace is not None and not direct else (None,) * 3
+    clamp = int(config.window_partition == "window")
+
+    if run in ("both", "stage1"):
+        options = {"launch_pdl": True} if pdl == "chain" else {}
+        stage1_kernel[(kv_heads * row_blocks, requests + config.idle_requests, config.num_splits)](
+            q, k_cache, v_cache, out, lse if direct or fused else None, *states,
+            workspace.arrived if fused and workspace is not None else None,
+            seq_lens, kv_indices if flat else page_table, kv_indptr, query_start, splits[0],
+            sinks if direct or fused else None,
+            k_scale if k_tensor else None, v_scale if v_tensor else None, record,
+            scale_k / softcap if softcap else scale_k * LOG2E, softcap * LOG2E,
+            1.0 if v_tensor else float(v_scale),
+            splits[1], splits[2], splits[3], requests, *strides,
+            0 if flat else page_table.stride(0),
+            GROUP=group, KV_HEADS=kv_heads, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
+            SHARED_KV=shared, PAGE=page, FLAT=flat, RULE=rule, WINDOW=window, CLAMP=clamp, SOFTCAP=bool(softcap),
+            TILE=config.tile_keys, ROWS=config.rows, ROWS_USED=rows_used, STAGES=config.stages,
+            COMPUTE=compute, OPERAND=tl.float32 if _INTERPRETED else compute, P_PARTS=config.p_parts,
+            EVICT="evict_first" if config.evict_first else "", DIRECT=direct, FUSED=fused,
+            MERGE_ROWS=next_power_of_2(min(rows_used, q_len * group)), MERGE_SPLITS=config.merge_splits,
+            RECORD=record is not None, ON_CUDA=on_cuda, PDL=pdl != "none",
+            num_warps=config.warps, num_stages=config.stages, **options,
+        )  # fmt: skip
+    if run in ("both", "merge") and not direct and not fused:
+        dims = min(config.merge_dims, v_block)
+        options = {"launch_pdl": True} if pdl != "none" else {}
+        merge_kernel[(cdiv(q_len * q_heads, config.merge_rows), requests, cdiv(v_dim, dims))](
+            *states, out, lse, seq_lens, query_start, splits[0], sinks, v_scale if v_tensor else None,
+            1.0 if v_tensor else float(v_scale), splits[1], splits[2], splits[3], q_heads,
+            out.stride(0), out.stride(1),
+            Q_LEN=q_len, RULE=rule, WINDOW=window, CLAMP=clamp, D_V=v_dim, ROWS=config.merge_rows,
+            SPLITS=config.merge_splits, DIMS=dims, PDL=pdl != "none",
+            num_warps=config.merge_warps, num_stages=1, **options,
+        )  # fmt: skip
+    return out

@@ -1,0 +1,387 @@
+"""Stage 1 of split-K decode attention: each block walks one split's keys and leaves a partial softmax state.
+
+One block = one (KV head, block of query rows, request, split). Query rows are (token, head of the group) pairs packed
+token-major: row r is token r // GROUP, head r % GROUP, so one pass over the keys serves a whole group and all query
+tokens. The loop is the online softmax in base 2: scores times log2 e, 2^x instead of e^x.
+
+What happens at the end of a block:
+* DIRECT: the split is the whole request; the block normalises and writes the output itself (no merge).
+* otherwise: it writes an fp32 state (see merge.py); `merge_kernel` combines the states, or with FUSED the last block
+  of a (request, KV head, row block) to arrive does, counted by an atomic.
+
+The page numbers of the next tile are loaded while the current one is worked on, so a K/V address never waits for a
+page-table read inside the loop (measured: NOTES.md).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from decodecalc_kernels import live
+from decodecalc_kernels.merge import (
+    LN2,
+    first_key,
+    gdc_launch_dependents,
+    gdc_wait,
+    is_live,
+    load_sink,
+    merge_rows,
+    on_device,
+    split_keys_for,
+)
+
+try:
+    from triton.language.extra.cuda import globaltimer, smid
+except ImportError:  # no NVIDIA backend: the recorder leaves these fields -1 (see instrument.py)
+
+    @triton.jit
+    def smid():
+        return -1
+
+    @triton.jit
+    def globaltimer():
+        return -1
+
+
+split_end = on_device(live.split_end)
+walk_start = on_device(live.walk_start)
+
+# Fields that a recording block writes (instrument.BlockRecord).
+RECORD_FIELDS = tl.constexpr(6)
+
+
+@triton.jit
+def record_block(record_ptr, start, end, exited, t0, ON_CUDA: tl.constexpr):
+    """Write this block's record at its linear place in the grid (x fastest)."""
+    block = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
+    at = record_ptr + block.to(tl.int64) * RECORD_FIELDS
+    tl.store(at, start)
+    tl.store(at + 1, end)
+    tl.store(at + 2, exited)
+    if ON_CUDA:
+        tl.store(at + 3, smid())
+        tl.store(at + 4, t0)
+        tl.store(at + 5, globaltimer())
+
+
+@triton.jit
+def locate(table_row, keys, end, PAGE: tl.constexpr, FLAT: tl.constexpr):
+    """Page numbers of `keys` (a flat index list holds one entry per key); keys from `end` on are not looked up."""
+    if FLAT:
+        return tl.load(table_row + keys, mask=keys < end, other=0)
+    else:
+        return tl.load(table_row + keys // PAGE, mask=keys < end, other=0)
+
+
+@triton.jit
+def rows_of(base, pages, keys, stride_page, stride_slot, PAGE: tl.constexpr, FLAT: tl.constexpr):
+    """Pointers to each key's row of the cache [TILE]."""
+    if FLAT:
+        return base + pages.to(tl.int64) * stride_slot
+    else:
+        return base + pages.to(tl.int64) * stride_page + (keys % PAGE) * stride_slot
+
+
+@triton.jit
+def load_rows(rows, d, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EVICT: tl.constexpr):
+    """[TILE, BLOCK] elements of cache rows; zeros where a key or an element is out of range."""
+    if BLOCK == WIDTH:
+        mask = valid[:, None]
+    else:
+        mask = valid[:, None] & (d < WIDTH)[None, :]
+    return tl.load(rows[:, None] + d[None, :], mask=mask, other=0.0, eviction_policy=EVICT)
+
+
+@triton.jit
+def to_compute(q, COMPUTE: tl.constexpr):
+    """Queries in the matrix products' type; into fp16 with its range enforced rather than infinities."""
+    if tl.float16 == COMPUTE and q.dtype != tl.float16:
+        q = tl.minimum(tl.maximum(q.to(tl.float32), -65504.0), 65504.0)
+    return q.to(COMPUTE)
+
+
+@triton.jit
+def product(a, b, acc, OPERAND: tl.constexpr):
+    """acc + a · b, accumulated in fp32."""
+    return tl.dot(a.to(OPERAND), b.to(OPERAND), acc, input_precision="ieee")
+
+
+@triton.jit
+def write_empty(
+    out_ptr, lse_ptr, row0, token0, q_len, kv_head, stride_token, stride_head,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, ROWS: tl.constexpr, ROWS_USED: tl.constexpr,
+    D_V: tl.constexpr, DV_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The output of rows without keys: 0, log-sum-exp -inf."""
+    i = tl.arange(0, ROWS)
+    row = row0 + i
+    valid = (i < ROWS_USED) & (row < q_len * GROUP)
+    head = kv_head * GROUP + row % GROUP
+    token = (token0 + row // GROUP).to(tl.int64)
+    d = tl.arange(0, DV_BLOCK)
+    at = token[:, None] * stride_token + head[:, None] * stride_head + d[None, :]
+    zeros = tl.zeros([ROWS, DV_BLOCK], out_ptr.dtype.element_ty)
+    tl.store(out_ptr + at, zeros, mask=valid[:, None] & (d < D_V)[None, :])
+    if lse_ptr is not None:
+        tl.store(lse_ptr + token * (KV_HEADS * GROUP) + head, tl.full([ROWS], float("-inf"), tl.float32), mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_splits", "split_value", "split_unit", "requests"])
+def stage1_kernel(
+    q_ptr,  # [tokens, q_heads, D]
+    k_ptr,  # [pages, page, kv_heads, D]
+    v_ptr,  # [pages, page, kv_heads, D_V]; not read when SHARED_KV
+    out_ptr,  # [tokens, q_heads, D_V]
+    lse_ptr,  # [tokens, q_heads] or None
+    part_out_ptr,  # [tokens, q_heads, num_splits, D_V] fp32
+    part_max_ptr,  # [tokens, q_heads, num_splits] fp32, base-2 units
+    part_sum_ptr,  # [tokens, q_heads, num_splits] fp32
+    arrived_ptr,  # [requests · kv_heads · row blocks] int32, zero between launches; FUSED only
+    seq_lens_ptr,  # [requests]
+    table_ptr,  # [requests, pages per request], or the flat index list
+    indptr_ptr,  # [requests + 1]; FLAT only
+    query_start_ptr,  # [requests + 1] or None: q_len is Q_LEN everywhere
+    split_values_ptr,  # [requests] counts or sizes; rules BY_COUNTS, BY_SIZES
+    sinks_ptr,  # [q_heads] or None
+    k_scale_ptr,
+    v_scale_ptr,  # one element each, or None
+    record_ptr,
+    scale_log2,  # softmax scale · log2 e (with SOFTCAP: the softmax scale / cap)
+    softcap_log2,  # cap · log2 e
+    v_scale,
+    split_value,
+    split_unit,
+    num_splits,
+    requests,
+    q_stride_token,
+    q_stride_head,
+    k_stride_page,
+    k_stride_slot,
+    k_stride_head,
+    v_stride_page,
+    v_stride_slot,
+    v_stride_head,
+    out_stride_token,
+    out_stride_head,
+    table_stride,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    Q_LEN: tl.constexpr,  # the longest
+    D: tl.constexpr,
+    D1: tl.constexpr,  # K is read as two blocks, elements [0, D1) and [D1, D1 + D2): 96 = 64 + 32 without padding
+    D2: tl.constexpr,
+    D_V: tl.constexpr,
+    DV_BLOCK: tl.constexpr,
+    SHARED_KV: tl.constexpr,  # the value is the key's first D1 elements (MLA): read once
+    PAGE: tl.constexpr,
+    FLAT: tl.constexpr,
+    RULE: tl.constexpr,
+    WINDOW: tl.constexpr,  # keys a token sees, itself included; 0 is all
+    CLAMP: tl.constexpr,  # the partition starts at the window, not at key 0
+    SOFTCAP: tl.constexpr,
+    TILE: tl.constexpr,  # keys per loop iteration
+    ROWS: tl.constexpr,  # query rows per block, padded (the tensor cores take at least 16)
+    ROWS_USED: tl.constexpr,  # of which used
+    STAGES: tl.constexpr,
+    COMPUTE: tl.constexpr,  # element type that operands of the matrix products are rounded to
+    OPERAND: tl.constexpr,  # and are multiplied in: the same, but fp32 in the interpreter, which has no bf16 product
+    P_PARTS: tl.constexpr,  # 2: weights as high + low parts, 1: rounded to COMPUTE
+    EVICT: tl.constexpr,
+    DIRECT: tl.constexpr,
+    FUSED: tl.constexpr,
+    MERGE_ROWS: tl.constexpr,
+    MERGE_SPLITS: tl.constexpr,
+    RECORD: tl.constexpr,
+    ON_CUDA: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Grid (KV_HEADS · row blocks, requests, splits); extra values of axis 1 exit at once."""
+    ROW_BLOCKS: tl.constexpr = (Q_LEN * GROUP + ROWS_USED - 1) // ROWS_USED
+    kv_head = tl.program_id(0) // ROW_BLOCKS
+    row_block = tl.program_id(0) % ROW_BLOCKS
+    request = tl.program_id(1)
+    split = tl.program_id(2)
+    t0 = 0
+    if RECORD and ON_CUDA:
+        t0 = globaltimer()
+    if PDL:
+        gdc_wait()  # whatever ran before may have written anything we read
+        gdc_launch_dependents()
+    if request >= requests:
+        if RECORD:
+            record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
+        return
+
+    # ---- what this block walks
+    seq_len = tl.load(seq_lens_ptr + request)
+    if query_start_ptr is not None:
+        token0 = tl.load(query_start_ptr + request)
+        q_len = tl.load(query_start_ptr + request + 1) - token0
+    else:
+        token0 = request * Q_LEN
+        q_len = Q_LEN
+    begin = first_key(seq_len, q_len, WINDOW, CLAMP)
+    keys_total = seq_len - begin
+    split_keys = split_keys_for(request, keys_total, split_values_ptr, split_value, split_unit, RULE)
+    row0 = row_block * ROWS_USED
+    has_rows = row0 < q_len * GROUP
+    if DIRECT:
+        # The only split of an empty request must still write its zeros.
+        alive = has_rows
+    else:
+        alive = has_rows & is_live(split, split_keys, keys_total)
+    if not alive:
+        if FUSED:  # noqa: SIM102 (known at compile time)
+            if has_rows & (split == 0):  # an empty request: nobody will merge it, so its zeros are written here
+                write_empty(
+                    out_ptr, lse_ptr, row0, token0, q_len, kv_head, out_stride_token, out_stride_head,
+                    GROUP, KV_HEADS, ROWS, ROWS_USED, D_V, DV_BLOCK,
+                )  # fmt: skip
+        if RECORD:
+            record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
+        return
+    if DIRECT:
+        start = begin
+        end = seq_len
+    else:
+        start = begin + split * split_keys
+        end = split_end(start, split_keys, seq_len)
+    start = walk_start(start, seq_len, q_len, WINDOW, TILE)
+
+    # ---- first page numbers and the queries
+    if FLAT:
+        table_row = table_ptr + tl.load(indptr_ptr + request)
+    else:
+        table_row = table_ptr + request.to(tl.int64) * table_stride
+    n = tl.arange(0, TILE)
+    pages = locate(table_row, start + n, end, PAGE, FLAT)  # [TILE]
+
+    i = tl.arange(0, ROWS)
+    row = row0 + i
+    row_valid = (i < ROWS_USED) & (row < q_len * GROUP)
+    head = kv_head * GROUP + row % GROUP
+    token = token0 + row // GROUP
+    # Row r sees keys up to its own token's place.
+    limit = seq_len - q_len + 1 + row // GROUP  # [ROWS] end of visible keys
+    d1 = tl.arange(0, D1)
+    q_rows = q_ptr + token.to(tl.int64) * q_stride_token + head * q_stride_head
+    q1 = to_compute(tl.load(q_rows[:, None] + d1[None, :], mask=row_valid[:, None], other=0.0), COMPUTE)  # [ROWS, D1]
+    if D2 > 0:
+        d2 = D1 + tl.arange(0, D2)
+        mask2 = row_valid[:, None] & (d2 < D)[None, :]
+        q2 = to_compute(tl.load(q_rows[:, None] + d2[None, :], mask=mask2, other=0.0), COMPUTE)  # [ROWS, D2]
+    d_v = tl.arange(0, DV_BLOCK)
+    k_base = k_ptr + kv_head.to(tl.int64) * k_stride_head
+    v_base = v_ptr + kv_head.to(tl.int64) * v_stride_head
+    if k_scale_ptr is not None:
+        scale_log2 *= tl.load(k_scale_ptr)
+
+    m = tl.full([ROWS], float("-inf"), tl.float32)
+    # Sums are kept per column of the tile and reduced after the loop: one cross-warp reduction less per tile.
+    sums = tl.zeros([ROWS, TILE], tl.float32)
+    acc = tl.zeros([ROWS, DV_BLOCK], tl.float32)
+    # A row can be without visible keys in a tile only when rows see different keys.
+    UNEVEN: tl.constexpr = (Q_LEN > 1) or (WINDOW > 0)
+
+    for tile in tl.range(start, end, TILE, num_stages=STAGES):
+        keys = tile + n
+        valid = keys < end
+        k_rows = rows_of(k_base, pages, keys, k_stride_page, k_stride_slot, PAGE, FLAT)
+        k1 = load_rows(k_rows, d1, valid, D1, D1, EVICT)  # [TILE, D1]
+        if D2 > 0:
+            k2 = load_rows(k_rows, d2, valid, D, D2, EVICT)  # [TILE, D2]
+        if not SHARED_KV:
+            v_rows = rows_of(v_base, pages, keys, v_stride_page, v_stride_slot, PAGE, FLAT)
+            v = load_rows(v_rows, d_v, valid, D_V, DV_BLOCK, EVICT)  # [TILE, DV_BLOCK]
+        pages = locate(table_row, keys + TILE, end, PAGE, FLAT)
+
+        s = product(q1, tl.trans(k1.to(COMPUTE)), tl.zeros([ROWS, TILE], tl.float32), OPERAND)  # [ROWS, TILE]
+        if D2 > 0:
+            s = product(q2, tl.trans(k2.to(COMPUTE)), s, OPERAND)
+        s *= scale_log2
+        if SOFTCAP:
+            # cap · tanh(score / cap), with tanh(x) = 1 - 2 / (1 + e^2x); s holds x
+            s = softcap_log2 * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * s)))
+        if UNEVEN:
+            see = valid[None, :] & (keys[None, :] < limit[:, None])
+            if WINDOW > 0:
+                see = see & (keys[None, :] >= limit[:, None] - WINDOW)
+        else:
+            see = valid[None, :]
+        s = tl.where(see, s, float("-inf"))
+        m_new = tl.maximum(m, tl.max(s, 1))
+        if UNEVEN:
+            m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # nothing seen yet: keep 2^(-inf - x) = 0
+        else:
+            m_ref = m_new
+        p = tl.exp2(s - m_ref[:, None])
+        alpha = tl.exp2(m - m_ref)
+        m = m_new
+        sums = sums * alpha[:, None] + p
+        acc = acc * alpha[:, None]
+        if SHARED_KV:
+            v_c = k1.to(COMPUTE)
+        else:
+            v_c = v.to(COMPUTE)
+        p_high = p.to(COMPUTE)
+        acc = product(p_high, v_c, acc, OPERAND)
+        if P_PARTS == 2:
+            p_low = (p - p_high.to(tl.float32)).to(COMPUTE)
+            acc = product(p_low, v_c, acc, OPERAND)
+
+    sums = tl.sum(sums, 1)  # [ROWS]
+    token_row = token.to(tl.int64)
+    v_mask = row_valid[:, None] & (d_v < D_V)[None, :]
+    out_at = out_ptr + token_row[:, None] * out_stride_token + head[:, None] * out_stride_head + d_v[None, :]
+    q_heads: tl.constexpr = KV_HEADS * GROUP
+    if DIRECT:
+        if v_scale_ptr is not None:
+            v_scale *= tl.load(v_scale_ptr)
+        sink = load_sink(sinks_ptr, head, row_valid, sinks_ptr is not None)
+        m_all = tl.maximum(m, sink)
+        m_ref = tl.where(m_all == float("-inf"), 0.0, m_all)
+        alpha = tl.exp2(m - m_ref)
+        total = sums * alpha + tl.exp2(sink - m_ref)
+        out = tl.where((sums > 0)[:, None], acc * (alpha / total)[:, None], 0.0) * v_scale
+        tl.store(out_at, out.to(out_ptr.dtype.element_ty), mask=v_mask)
+        if lse_ptr is not None:
+            lse = tl.where(seq_len > 0, (m_ref + tl.log2(total)) * LN2, float("-inf"))
+            tl.store(lse_ptr + token_row * q_heads + head, lse, mask=row_valid)
+    else:
+        state = (token_row * q_heads + head) * num_splits + split  # [ROWS]
+        tl.store(part_max_ptr + state, m, mask=row_valid)
+        tl.store(part_sum_ptr + state, sums, mask=row_valid)
+        tl.store(part_out_ptr + state[:, None] * D_V + d_v[None, :], acc, mask=v_mask)
+        if FUSED:
+            expected = (keys_total + split_keys - 1) // split_keys  # live splits: is_live, counted
+            counter = arrived_ptr + request * tl.num_programs(0) + tl.program_id(0)
+            tl.debug_barrier()  # every thread's stores come before the one thread's release
+            arrived = tl.atomic_add(counter, 1, sem="acq_rel")
+            if arrived == expected - 1:
+                tl.store(counter, 0)  # ready for the next launch (or graph replay)
+                j = tl.arange(0, MERGE_ROWS)
+                mrow = row0 + j
+                mvalid = (j < ROWS_USED) & (mrow < q_len * GROUP)
+                mhead = kv_head * GROUP + mrow % GROUP
+                mtoken = (token0 + mrow // GROUP).to(tl.int64)
+                msink = load_sink(sinks_ptr, mhead, mvalid, sinks_ptr is not None)
+                merged, lse = merge_rows(
+                    (mtoken * q_heads + mhead) * num_splits, mvalid, msink,
+                    part_out_ptr, part_max_ptr, part_sum_ptr,
+                    keys_total, split_keys, num_splits, d_v, D_V, MERGE_ROWS, MERGE_SPLITS, DV_BLOCK,
+                )  # fmt: skip
+                if v_scale_ptr is not None:
+                    v_scale *= tl.load(v_scale_ptr)
+                merged *= v_scale
+                at = mtoken[:, None] * out_stride_token + mhead[:, None] * out_stride_head + d_v[None, :]
+                tl.store(
+                    out_ptr + at,
+                    merged.to(out_ptr.dtype.element_ty),
+                    mask=mvalid[:, None] & (d_v < D_V)[None, :],
+                )
+                if lse_ptr is not None:
+                    tl.store(lse_ptr + mtoken * q_heads + mhead, lse * LN2, mask=mvalid)
+    if RECORD:
+        # A live split whose keys all lie before the window walked nothing.
+        record_block(record_ptr, tl.minimum(start, end), end, 0, t0, ON_CUDA)

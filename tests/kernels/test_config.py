@@ -1,0 +1,66 @@
+"""LaunchConfig and the choice of one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodecalc_kernels import LaunchConfig, default_config
+from decodecalc_kernels.config import default_rows, key_blocks
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_splits": 0}, "num_splits"),
+        ({"num_splits": 70000}, "grid axis z"),
+        ({"split_rule": "auto"}, "split_rule"),
+        ({"split_value": 4}, "do not fit"),
+        ({"tile_keys": 48}, "power of two"),
+        ({"rows": 8}, "rows"),
+        ({"rows_used": 17}, "rows_used"),
+        ({"merge": "later"}, "merge"),
+    ],
+)
+def test_config_that_cannot_launch_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        LaunchConfig(**fields)
+
+
+@given(st.integers(16, 600))
+def test_key_blocks_cover_the_head_and_waste_less_than_padding(head_dim):
+    first, rest = key_blocks(head_dim)
+    assert first <= head_dim <= first + rest or rest == 0
+    assert first + rest >= head_dim
+    assert first + rest <= max(2 * first, 32)
+
+
+@given(
+    st.integers(1, 300), st.sampled_from([1, 2, 8, 32]), st.sampled_from([1, 4, 7, 71]), st.integers(1, 200_000)
+)  # fmt: skip
+def test_default_config_covers_the_longest_request(requests, kv_heads, group, max_seq_len):
+    made = default_config(
+        requests=requests, q_heads=kv_heads * group, kv_heads=kv_heads, head_dim=128, max_seq_len=max_seq_len,
+        sm_count=132,
+    )  # fmt: skip
+    if made.split_rule == "size":
+        assert made.num_splits * made.split_value >= max_seq_len
+        assert (made.num_splits - 1) * made.split_value < max_seq_len
+    else:
+        assert made.direct
+
+
+@given(st.integers(1, 500))
+def test_a_split_count_from_outside_is_kept_up_to_whole_tiles(count):
+    made = default_config(
+        requests=1, q_heads=8, kv_heads=1, head_dim=128, max_seq_len=100_000, sm_count=132, num_splits=count
+    )
+    assert made.num_splits <= count
+    assert made.num_splits * (made.split_value if made.split_rule == "size" else 100_000) >= 100_000
+
+
+def test_rows_hold_the_group_up_to_what_registers_allow():
+    assert default_rows(1, 4, 128) == 16
+    assert default_rows(1, 71, 128) == 64
+    assert default_rows(1, 128, 512) == 32
