@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from decodecalc.errors import ModelConfigError
@@ -38,9 +37,9 @@ def _layer(index: int, block: Any, base: Heads) -> tuple[str, Heads, int | None]
         group = whole(f"{where}.n_heads_in_group", attention["n_heads_in_group"], 1, MAX_HEADS)
         if base.q % group:
             raise ModelConfigError(f"{where}: {base.q} query heads are not a multiple of groups of {group}")
-        heads = replace(base, kv=base.q // group)
+        heads = base._replace(kv=base.q // group)
     elif attention.get("num_key_value_heads") is not None:
-        heads = replace(base, kv=whole(f"{where}.num_key_value_heads", attention["num_key_value_heads"], 1, MAX_HEADS))
+        heads = base._replace(kv=whole(f"{where}.num_key_value_heads", attention["num_key_value_heads"], 1, MAX_HEADS))
     if heads.q % heads.kv:
         raise ModelConfigError(f"{where}: {heads.q} query heads are not a multiple of {heads.kv} KV heads")
     window = attention.get("window_length") or attention.get("sliding_window")

@@ -32,8 +32,9 @@ def parse_config(data: bytes, where: str) -> dict[str, Any]:
         raise ModelConfigError(f"{where} nests too deeply for a config.json") from None
     except json.JSONDecodeError as error:
         spot = f"line {error.lineno} column {error.colno}"
-        cut = " (empty or truncated?)" if error.pos >= len(error.doc.rstrip()) else ""
-        raise ModelConfigError(f"{where} is not JSON: {error.msg} at {spot}{cut}") from None
+        at_end = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
+        what = error.msg.removesuffix(" starting at") + f" at {spot}" + (" (empty or truncated?)" if at_end else "")
+        raise ModelConfigError(f"{where} is not JSON: {what}") from None
     except ValueError as error:
         raise ModelConfigError(f"{where} is not usable JSON: {error}") from None
     if not isinstance(config, dict):

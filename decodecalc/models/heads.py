@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.errors import ModelConfigError
 from decodecalc.geometry import MAX_HEAD_DIM, MAX_HEADS
@@ -14,8 +13,7 @@ from decodecalc.models.layer_types import FULL, NONE, SLIDING
 _FALCON = ("falcon", "RefinedWeb", "RefinedWebModel")
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(NamedTuple):
     """Heads of one layer: `dim` is the width of a cached key, `dim_v` of a value. With `latent` the cache
     holds one vector of `dim` per key (MLA), of which the value is a part."""
 
@@ -85,6 +83,9 @@ def _kv_heads(fields: Fields, q: int, notes: list[str]) -> int:
         return stated
     if fields.flag("multi_query") or fields.flag("multi_query_attention"):
         return 1
+    shared = fields.raw("n_shared_head")
+    if shared is not None:  # PLaMo: query heads per KV head
+        return max(1, -(-q // whole("n_shared_head", shared, 1, MAX_HEADS)))
     if fields.raw("block_configs") is not None:
         return q  # replaced by what the blocks say
     default = fields.default("kv_heads", quiet=True)
@@ -144,7 +145,7 @@ def _other_sliding_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, 
     changed = _overridden(base, other)
     q = fields.raw("num_sliding_attention_heads")
     if q is not None:
-        changed = replace(changed, q=whole("num_sliding_attention_heads", q, 1, MAX_HEADS))
+        changed = changed._replace(q=whole("num_sliding_attention_heads", q, 1, MAX_HEADS))
     own = {name: fields.value(f"swa_{name}", quiet=True) for name in _OVERRIDES}
     changed = _overridden(changed, {name: value for name, value in own.items() if value is not None})
     return [changed if kind == SLIDING else heads for heads, kind in zip(layers, kinds, strict=True)]
@@ -164,7 +165,7 @@ def _global_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -
     for heads, kind in zip(layers, kinds, strict=True):
         if kind == FULL:
             kv_here = heads.kv if kv is None else whole("num_global_key_value_heads", kv, 1, MAX_HEADS)
-            heads = replace(heads, dim=dim, dim_v=dim, kv=kv_here)
+            heads = heads._replace(dim=dim, dim_v=dim, kv=kv_here)
         out.append(heads)
     return out
 
@@ -189,9 +190,9 @@ def _listed_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -
             raise ModelConfigError(f"{name} must be positive in every attention layer")
         chosen = [max(1, count) for count in counts[: len(layers)]]
         if slot == "q":
-            layers = [replace(heads, q=count) for heads, count in zip(layers, chosen, strict=True)]
+            layers = [heads._replace(q=count) for heads, count in zip(layers, chosen, strict=True)]
         else:
-            layers = [replace(heads, kv=count) for heads, count in zip(layers, chosen, strict=True)]
+            layers = [heads._replace(kv=count) for heads, count in zip(layers, chosen, strict=True)]
     return layers
 
 

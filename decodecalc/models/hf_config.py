@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.errors import DecodecalcError, InputError, ModelConfigError
 from decodecalc.geometry import Geometry
@@ -43,8 +42,7 @@ def model_from_config(config: Mapping[str, Any], name: str | None = None, source
         raise ModelConfigError(f"{source}: nests too deeply for a config.json") from None
 
 
-@dataclass(frozen=True)
-class _Layer:
+class _Layer(NamedTuple):
     """One attention layer, as grouping sees it."""
 
     kind: str
@@ -75,6 +73,8 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         raise ModelConfigError(
             f"{fields.model_type} has no decoder softmax attention: none of its {len(layers)} layers runs it"
         )
+    if fields.raw("blocksparse_block_size") is not None:
+        fields.warnings.append("block-sparse layers are counted as full attention: they read fewer keys than shown")
     shared = fields.raw("num_kv_shared_layers")
     if shared:
         count = whole("num_kv_shared_layers", shared, 0, MAX_LAYERS)
@@ -117,6 +117,8 @@ def _layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[
             kind = FULL
         window = whole("sliding_window", window) if kind == SLIDING else None
         layers.append(None if kind == NONE else _layer(fields, kind, heads[index], window))
+    if latent is not None and fields.model_type == "minicpm3":
+        notes.append("the geometry is the cached latent; vLLM 0.33 runs this model as 40-head attention, expanded")
     if latent is not None and fields.mapping("linear_attn_config"):
         notes.append("hybrid KDA: only full_attn_layers run MLA")
     return layers, plan.words, [*notes, *plan.notes, *windowed.notes]
@@ -131,7 +133,7 @@ def _plan_with_cross_attention(fields: Fields, notes: list[str]) -> LayerPlan:
     notes.append(f"{len(chosen)} cross-attention layers read image keys only: not counted as decode attention")
     kinds = tuple(NONE if i in chosen else kind for i, kind in enumerate(plan.kinds))
     words = tuple("cross_attention" if i in chosen else word for i, word in enumerate(plan.words))
-    return replace(plan, kinds=kinds, words=words)
+    return plan._replace(kinds=kinds, words=words)
 
 
 def _layer(fields: Fields, kind: str, heads: Heads, window: int | None) -> _Layer:

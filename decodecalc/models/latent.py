@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.errors import ModelConfigError
 from decodecalc.geometry import MAX_HEAD_DIM, MAX_HEADS
@@ -33,8 +33,7 @@ def latent_heads(fields: Fields) -> Heads | None:
     return Heads(q, 1, whole("kv_lora_rank + qk_rope_head_dim", rank + rope, 1, MAX_HEAD_DIM), rank, latent=True)
 
 
-@dataclass(frozen=True)
-class CompressedPlan:
+class CompressedPlan(NamedTuple):
     """DeepSeek-V4: every layer sees a window of plain entries, and layers with a ratio also one compressed
     entry per `ratios[i]` tokens; an indexer keeps `topk` of the finely compressed ones."""
 

@@ -6,8 +6,7 @@ whose code lives on the Hub the reading in vLLM 0.33 (`config/model.py`, `model_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.errors import ModelConfigError
 from decodecalc.models.fields import MAX_LAYERS, Fields, class_defaults, whole, whole_list
@@ -103,8 +102,7 @@ _FULL_AMONG_LINEAR = {
 _NEMOTRON_H = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-@dataclass(frozen=True)
-class LayerPlan:
+class LayerPlan(NamedTuple):
     """`kinds` (FULL, SLIDING …) and the configuration's or class's `words`, one per layer. `notes` are facts
     about where the pattern came from."""
 
@@ -285,7 +283,7 @@ def _attention_indices(fields: Fields) -> list[int] | None:
     linear = fields.mapping("linear_attn_config")
     if linear.get("full_attn_layers") is not None:  # Kimi Linear counts layers from 1
         return [i - 1 for i in whole_list("full_attn_layers", linear["full_attn_layers"], 1, MAX_LAYERS)]
-    for name in ("attn_layer_indices", "attn_layer_idx", "full_attn_idxs", "full_attention_idx"):
+    for name in ("attn_layer_indices", "attn_layer_idx", "full_attn_idxs", "full_attention_idx", "hybrid_layer_ids"):
         value = fields.raw(name)
         if value is not None:
             return whole_list(name, value, 0, MAX_LAYERS)

@@ -6,8 +6,7 @@ of W lets a query see W keys, itself included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.errors import ModelConfigError
 from decodecalc.models.fields import MAX_LAYERS, Fields, class_defaults, type_data, whole
@@ -17,8 +16,7 @@ from decodecalc.models.layer_types import FULL, SLIDING, LayerPlan
 _MAX_WINDOW_LAYERS = "max_window_layers"
 
 
-@dataclass(frozen=True)
-class WindowPlan:
+class WindowPlan(NamedTuple):
     """`plan` with the layers that a window binds marked SLIDING, and one window (or None) per layer."""
 
     plan: LayerPlan
@@ -84,7 +82,7 @@ def _listed(plan: LayerPlan, values: list[Any]) -> WindowPlan:
         kind if kind not in (FULL, SLIDING) else FULL if window is None else SLIDING
         for kind, window in zip(plan.kinds, windows, strict=True)
     )
-    return WindowPlan(replace(plan, kinds=kinds), windows)
+    return WindowPlan(plan._replace(kinds=kinds), windows)
 
 
 def _patterned(plan: LayerPlan, window: int | None, inactive: bool) -> WindowPlan:
@@ -93,7 +91,7 @@ def _patterned(plan: LayerPlan, window: int | None, inactive: bool) -> WindowPla
     if inactive:
         kinds = tuple(FULL if kind == SLIDING else kind for kind in plan.kinds)
         note = f"sliding_window {window} is inactive (use_sliding_window false)"
-        return _unwindowed(replace(plan, kinds=kinds), note if window else None)
+        return _unwindowed(plan._replace(kinds=kinds), note if window else None)
     return WindowPlan(plan, tuple(window if kind == SLIDING else None for kind in plan.kinds))
 
 
@@ -114,4 +112,4 @@ def _uniform(fields: Fields, plan: LayerPlan, window: int) -> WindowPlan:
     )
     windows = tuple(window if kind == SLIDING else None for kind in kinds)
     note = () if SLIDING in kinds else (f"sliding_window {window} binds no layer (max_window_layers)",)
-    return WindowPlan(replace(plan, kinds=kinds, words=words), windows, note)
+    return WindowPlan(plan._replace(kinds=kinds, words=words), windows, note)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class ZooEntry:
+class ZooEntry(NamedTuple):
     """One model of the zoo. `repo` is its Hugging Face id, `source` where the configuration was read, and
     `confidence` is `file` (a copy of the config.json was read) or `secondary` (other public text)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodecalc.errors import InputError, ShardingError
@@ -87,6 +87,7 @@ def test_a_degree_is_a_positive_whole_number(tp: object) -> None:
         model_of((8, 8)).shard(tp)  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 600))
 def test_sharding_keeps_the_group_law(kv: int, group: int, tp: int) -> None:
     """Every accepted degree divides the query heads and covers every KV head, replicated or not."""
