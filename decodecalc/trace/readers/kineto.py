@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +24,7 @@ _KERNEL_CATEGORIES = frozenset({"kernel", "Kernel"})  # lower case since torch 1
 _RUNTIME_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "runtime"})
 _ANNOTATION_CATEGORIES = frozenset({"user_annotation", "gpu_user_annotation"})
 _GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch", "cudaGraphLaunch_ptsz"})
+_SMALL_FILE_BYTES = 32 << 20
 _HEADER_TOKENS = 200_000  # metadata beyond this is skipped: it stands before the events and is small
 _MAX_ANNOTATIONS, _MAX_ANNOTATION_NAME = 100_000, 1000
 
