@@ -33,21 +33,25 @@ _HOME = {
     "load_calibration": "decodecalc.cost",
     "load_gpu": "decodecalc.gpus",
     "load_model": "decodecalc.models",
-    "occupancy": "decodecalc.analysis",
-    "paging": "decodecalc.analysis",
+    "occupancy": "decodecalc.analysis.occupancy",
+    "paging": "decodecalc.analysis.paging",
     "plan": "decodecalc.engines",
     "predict": "decodecalc.cost",
-    "roofline": "decodecalc.analysis",
-    "segments": "decodecalc.analysis",
-    "sweep": "decodecalc.sweep",
-    "traffic": "decodecalc.analysis",
+    "roofline": "decodecalc.analysis.roofline",
+    "segments": "decodecalc.analysis.segments",
+    "sweep": "decodecalc.sweeps",
+    "traffic": "decodecalc.analysis.traffic",
     "zoo_names": "decodecalc.models",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
 
 if TYPE_CHECKING:
-    from decodecalc.analysis import occupancy, paging, roofline, segments, traffic
+    from decodecalc.analysis.occupancy import occupancy
+    from decodecalc.analysis.paging import paging
+    from decodecalc.analysis.roofline import roofline
+    from decodecalc.analysis.segments import segments
+    from decodecalc.analysis.traffic import traffic
     from decodecalc.batch import Batch
     from decodecalc.engines import engine_names, plan
     from decodecalc.errors import (

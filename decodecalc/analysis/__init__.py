@@ -1,23 +1,5 @@
-"""LaunchPlan -> numbers: coverage, key ranges, traffic, roofline, paging. No printing, no measuring."""
+"""LaunchPlan -> numbers: coverage, key ranges, traffic, roofline, paging. No printing, no measuring.
 
-from decodecalc.analysis.occupancy import Occupancy, first_split_change, occupancy
-from decodecalc.analysis.paging import Paging, expand_page_ids, paging
-from decodecalc.analysis.roofline import Roofline, TileWork, roofline
-from decodecalc.analysis.segments import Segment, segments
-from decodecalc.analysis.traffic import Traffic, traffic
-
-__all__ = [
-    "Occupancy",
-    "Paging",
-    "Roofline",
-    "Segment",
-    "TileWork",
-    "Traffic",
-    "expand_page_ids",
-    "first_split_change",
-    "occupancy",
-    "paging",
-    "roofline",
-    "segments",
-    "traffic",
-]
+One module per analysis, named after its function (`occupancy.occupancy`, `traffic.traffic`, …); the package itself
+imports none of them, so that a command pays for what it uses. Users reach them as `decodecalc.occupancy` and so on.
+"""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.arrays import Batches
+from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.intmath import cdiv
 from decodecalc.launch import LaunchPlan
 
@@ -29,18 +29,19 @@ class Occupancy:
     """Blocks of stage 1 against SMs.
 
     sm_coverage: share of the SMs that get at least one live block, if each free SM takes one first. waves: live blocks
-    over SMs. s_star: smallest split count whose first wave covers the SMs; covers_at_s_star: blocks at that count.
+    over SMs. s_star: smallest split count whose first wave covers the SMs; blocks_at_s_star: blocks at that count.
+    Fields are numbers from `occupancy`, [N] arrays from `occupancy_arrays`.
     """
 
-    launched_blocks: int
-    live_blocks: int
-    unsplit_blocks: int
+    launched_blocks: Any
+    live_blocks: Any
+    unsplit_blocks: Any
     sm_count: int
-    sm_coverage: float
-    idle_sms: int
-    waves: float
-    s_star: int
-    blocks_at_s_star: int
+    sm_coverage: Any
+    idle_sms: Any
+    waves: Any
+    s_star: Any
+    blocks_at_s_star: Any
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -50,18 +51,37 @@ class Occupancy:
 def occupancy(plan: LaunchPlan, gpu: Gpu | None = None) -> Occupancy:
     """Coverage of `gpu` (the plan's own when None) by the plan's stage-1 kernel."""
     sms = (gpu or plan.gpu).sm_count
-    live = plan.live_blocks
-    s_star = cdiv(sms, max(plan.unsplit_blocks, 1))
+    return _occupancy(plan.stage1.launched_blocks, plan.live_blocks, plan.unsplit_blocks, sms)
+
+
+def occupancy_arrays(batches: Batches, found: Launches, gpu: Gpu) -> Occupancy:
+    """The same for every step of a whole-array launch: each field is an [N] array."""
+    n = batches.n
+    launched, live = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    for kernel in found.kernels:
+        if kernel.role == "stage1":
+            blocks = np.ones(1, dtype=np.int64)
+            for extent in kernel.grid:
+                blocks = blocks * extent
+            launched = np.where(kernel.when, blocks, launched)
+            live = np.where(kernel.when, kernel.live_blocks, live)
+    return _occupancy(launched, live, found.unsplit(batches), gpu.sm_count)
+
+
+def _occupancy(launched: Any, live: Any, unsplit: Any, sms: int) -> Occupancy:
+    """The formulas, on numbers or on arrays."""
+    least, most = (np.minimum, np.maximum) if isinstance(live, np.ndarray) else (min, max)
+    s_star = cdiv(sms, most(unsplit, 1))
     return Occupancy(
-        launched_blocks=plan.stage1.launched_blocks,
+        launched_blocks=launched,
         live_blocks=live,
-        unsplit_blocks=plan.unsplit_blocks,
+        unsplit_blocks=unsplit,
         sm_count=sms,
-        sm_coverage=min(live, sms) / sms,
-        idle_sms=max(sms - live, 0),
+        sm_coverage=least(live, sms) / sms,
+        idle_sms=most(sms - live, 0),
         waves=live / sms,
         s_star=s_star,
-        blocks_at_s_star=s_star * plan.unsplit_blocks,
+        blocks_at_s_star=s_star * unsplit,
     )
 
 

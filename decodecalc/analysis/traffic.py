@@ -1,9 +1,9 @@
 """Bytes that one layer of one decode step moves: keys and values, partial states, queries, output, block table.
 
-Three counts of the same keys are kept apart: `kv_read_bytes` (each visible key once: the useful bytes), `kv_tile_bytes`
-(what stage 1 asks for: whole tiles of the window's edge) and `kv_requested_bytes` (the same for every block that walks
-them: an engine that does not share a KV head over its query heads asks once per query head; most of those repeats
-hit L2). Partial states likewise: `live` moves, `allocated` is what the buffers hold (an upper bound, not traffic).
+Two counts of the same keys are kept apart: `kv_read_bytes` (each visible key once: the useful bytes) and
+`kv_requested_bytes` (what stage 1 asks for, whole tiles at the window's edge, once for every block that walks them:
+an engine that does not share a KV head over its query heads asks once per query head; most of those repeats hit L2).
+Partial states likewise: `live` moves, `allocated` is what the buffers hold (an upper bound, not traffic).
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from decodecalc.engines.arrays import Batches, Launches
+from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
 
@@ -21,27 +25,29 @@ PARTIAL_BYTES = 4  # every engine keeps partial states in fp32
 class Traffic:
     """All in bytes for one layer of one step on one rank; `_share` is a ratio to `kv_read_bytes`.
 
+    Fields are ints and floats from `traffic`, [N] arrays from `traffic_arrays`: one set of formulas serves both.
+
     partial_state_bytes: one partial state of one (token, query head, split). merge_worthwhile: the partial traffic
     is at most `WORTHWHILE_SHARE` of the KV bytes.
     """
 
-    kv_read_bytes: int
-    kv_requested_bytes: int
-    kv_reads_per_key: float
+    kv_read_bytes: Any
+    kv_requested_bytes: Any
+    kv_reads_per_key: Any
     partial_state_bytes: int
-    partial_states_live: int
-    partial_written_bytes: int
-    partial_read_bytes: int
-    partial_allocated_bytes: int
-    partial_traffic_bytes: int
-    partial_share: float
-    partial_allocated_share: float
-    query_bytes: int
-    output_bytes: int
-    merge_worthwhile: bool
+    partial_states_live: Any
+    partial_written_bytes: Any
+    partial_read_bytes: Any
+    partial_allocated_bytes: Any
+    partial_traffic_bytes: Any
+    partial_share: Any
+    partial_allocated_share: Any
+    query_bytes: Any
+    output_bytes: Any
+    merge_worthwhile: Any
 
     @property
-    def total_bytes(self) -> int:
+    def total_bytes(self) -> Any:
         """Useful KV, partial states both ways, queries and output."""
         return self.kv_read_bytes + self.partial_traffic_bytes + self.query_bytes + self.output_bytes
 
@@ -55,8 +61,11 @@ class Traffic:
 WORTHWHILE_SHARE = 0.25
 
 
-def visible_keys(length: int, q_len: int, window: int | None) -> int:
-    """Keys of one request that at least one of its query tokens can see."""
+def visible_keys(length: Any, q_len: Any, window: int | None) -> Any:
+    """Keys of a request that at least one of its query tokens can see; numbers or arrays."""
+    if isinstance(length, np.ndarray):
+        seen = length if window is None else np.minimum(length, window + q_len - 1)
+        return np.where(q_len > 0, seen, 0)
     if q_len == 0:
         return 0
     return length if window is None else min(length, window + q_len - 1)
@@ -64,31 +73,81 @@ def visible_keys(length: int, q_len: int, window: int | None) -> int:
 
 def traffic(plan: LaunchPlan) -> Traffic:
     """Bytes moved by this plan. Element sizes come from the plan's cache and query types; output is as wide as Q."""
-    geo, kv, batch = plan.geometry, plan.kv, plan.batch
+    geo, batch = plan.geometry, plan.batch
+    live = sum(s * q for s, q in zip(plan.splits.live, batch.q_lens)) if plan.is_split else 0
+    return _traffic(
+        geo,
+        plan.kv,
+        useful_keys=sum(visible_keys(n, q, geo.window) for n, q in zip(batch.seq_lens, batch.q_lens)),
+        asked_keys=sum(k * b for k, b in zip(plan.keys_read, plan.blocks_per_split)),
+        tokens=batch.query_tokens,
+        live_states=live * geo.q_heads,
+        launched_states=batch.query_tokens * geo.q_heads * plan.splits.launched if plan.is_split else 0,
+        state_values=plan.state_values,
+    )
+
+
+def traffic_arrays(geo: Geometry, kv: KvCache, batches: Batches, found: Launches) -> Traffic:
+    """The same for every step of a whole-array launch: each field is an [N] array (or a number where all agree)."""
+    read = batches.seq_lens if found.keys_read is None else found.keys_read
+    split = np.asarray(found.is_split)
+    return _traffic(
+        geo,
+        kv,
+        useful_keys=batches.total(visible_keys(batches.seq_lens, batches.q_lens, geo.window)),
+        asked_keys=batches.total(read * found.blocks_per_split),
+        tokens=batches.query_tokens,
+        live_states=split * batches.total(found.live * batches.q_lens) * geo.q_heads,
+        launched_states=split * batches.query_tokens * geo.q_heads * found.launched,
+        state_values=found.state_values,
+    )
+
+
+def _traffic(
+    geo: Geometry,
+    kv: KvCache,
+    *,
+    useful_keys: Any,
+    asked_keys: Any,
+    tokens: Any,
+    live_states: Any,
+    launched_states: Any,
+    state_values: int,
+) -> Traffic:
+    """The formulas, on numbers or on arrays. `asked_keys` counts a key once for every block that walks it."""
     per_key = kv.bytes_per_key(geo)
-    requests = list(zip(batch.seq_lens, batch.q_lens))
-    useful = sum(visible_keys(n, q, geo.window) for n, q in requests) * per_key
-    asked = sum(k * b for k, b in zip(plan.keys_read, plan.blocks_per_split)) * per_key / geo.kv_heads
-    state = plan.state_values * PARTIAL_BYTES
-    live = sum(s * q for s, q in zip(plan.splits.live, batch.q_lens)) * geo.q_heads if plan.is_split else 0
-    allocated = state * batch.query_tokens * geo.q_heads * plan.splits.launched if plan.is_split else 0
-    written = live * state
+    useful, asked = useful_keys * per_key, asked_keys * (per_key / geo.kv_heads)
+    state = state_values * PARTIAL_BYTES
+    written, allocated = live_states * state, launched_states * state
+    moved_share = ratio(2 * written, useful)
     return Traffic(
-        kv_read_bytes=round(useful),
-        kv_requested_bytes=round(asked),
-        kv_reads_per_key=asked / useful if useful else 0.0,
+        kv_read_bytes=whole(useful),
+        kv_requested_bytes=whole(asked),
+        kv_reads_per_key=ratio(asked, useful),
         partial_state_bytes=state,
-        partial_states_live=live,
+        partial_states_live=live_states,
         partial_written_bytes=written,
         partial_read_bytes=written,
         partial_allocated_bytes=allocated,
         partial_traffic_bytes=2 * written,
-        partial_share=2 * written / useful if useful else 0.0,
-        partial_allocated_share=2 * allocated / useful if useful else 0.0,
-        query_bytes=round(batch.query_tokens * geo.q_heads * geo.head_dim * kv.query_element_bytes),
-        output_bytes=batch.query_tokens * geo.q_heads * geo.v_dim * output_bytes_per_element(kv),
-        merge_worthwhile=not useful or 2 * written / useful <= WORTHWHILE_SHARE,
+        partial_share=moved_share,
+        partial_allocated_share=ratio(2 * allocated, useful),
+        query_bytes=whole(tokens * geo.q_heads * geo.head_dim * kv.query_element_bytes),
+        output_bytes=tokens * geo.q_heads * geo.v_dim * output_bytes_per_element(kv),
+        merge_worthwhile=moved_share <= WORTHWHILE_SHARE,
     )
+
+
+def ratio(a: Any, b: Any) -> Any:
+    """a / b, and 0 where there is nothing to divide by; numbers or arrays."""
+    if isinstance(b, np.ndarray):
+        return np.divide(a, b, out=np.zeros(b.shape), where=b != 0)
+    return a / b if b else 0.0
+
+
+def whole(value: Any) -> Any:
+    """A byte count as an int (block-scaled formats have fractional bytes per element); numbers or arrays."""
+    return np.rint(value).astype(np.int64) if isinstance(value, np.ndarray) else round(value)
 
 
 def output_bytes_per_element(kv: KvCache) -> int:

@@ -146,6 +146,12 @@ class Launches:
     path_names: tuple[str, str] = ("unsplit", "split")
     key_ranges: Callable[[int], Sequence[list[KeyRange]]] | None = None
 
+    def unsplit(self, batches: Batches) -> IntArray:
+        """Blocks with work if nothing were split [N]."""
+        if self.unsplit_blocks is not None:
+            return np.broadcast_to(np.asarray(self.unsplit_blocks, dtype=np.int64), (batches.n,))
+        return batches.total(self.blocks_per_split * (batches.seq_lens > 0))
+
 
 def at(value: Any, n: int) -> Any:
     """Entry n of a number or an [N] array, as a plain Python number."""

@@ -86,12 +86,14 @@ class Policy:
         opts = (
             options if isinstance(options, EngineOptions) else self.options_type.from_mapping(self.name, options or {})
         )
-        found = self.launches(geo, Batches.single(batch), kv, gpu, opts, chosen)
-        return self._plan_at(found, geo, batch, kv, gpu, opts, chosen)
+        step = Batches.single(batch)
+        found = self.launches(geo, step, kv, gpu, opts, chosen)
+        return self._plan_at(found, step, geo, batch, kv, gpu, opts, chosen)
 
     def _plan_at(
         self,
         found: Launches,
+        step: Batches,
         geo: Geometry,
         batch: Batch,
         kv: KvCache,
@@ -105,7 +107,6 @@ class Policy:
         first, size = row(found.first_key, 0, r), row(found.split_keys, 0, r)
         keys = found.key_ranges(0) if found.key_ranges else KeyRanges(first, size, live, seq_lens)
         read = seq_lens if found.keys_read is None else row(found.keys_read, 0, r)
-        unsplit = found.unsplit_blocks
         return LaunchPlan(
             engine=self.name,
             version=chosen.name,
@@ -126,7 +127,7 @@ class Policy:
             scratch_bytes=int(at(found.scratch_bytes, 0)),
             blocks_per_split=blocks,
             keys_read=read,
-            unsplit_blocks=sum(b for b, n in zip(blocks, seq_lens) if n) if unsplit is None else at(unsplit, 0),
+            unsplit_blocks=int(found.unsplit(step)[0]),
             tile_keys=at(found.tile_keys, 0),
             block_rows=at(found.block_rows, 0),
             live_rows=at(found.live_rows, 0),

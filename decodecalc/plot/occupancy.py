@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.analysis.occupancy import occupancy, occupancy_arrays
 from decodecalc.engines.arrays import Batches
 from decodecalc.errors import GateError
 from decodecalc.plot.style import line_style, log2_ticks
@@ -38,13 +39,7 @@ def _against_batch(request: Request) -> list[dict[str, Any]]:
                 found = policy.launches(group.geometry, steps, s.kv, s.gpu, opts, chosen)
             except GateError:
                 continue
-            live = np.zeros(len(sizes), dtype=np.int64)
-            for kernel in found.kernels:
-                if kernel.role == "stage1":
-                    live = np.where(kernel.when, kernel.live_blocks, live)
-            unsplit = np.asarray(found.unsplit_blocks) if found.unsplit_blocks is not None else None
-            if unsplit is None:
-                unsplit = steps.total(np.broadcast_to(found.blocks_per_split, steps.seq_lens.shape))
+            covered = occupancy_arrays(steps, found, s.gpu)
             split = np.broadcast_to(found.is_split, sizes.shape)
             for i, size in enumerate(sizes.tolist()):
                 out.append(
@@ -55,10 +50,10 @@ def _against_batch(request: Request) -> list[dict[str, Any]]:
                         "batch": size,
                         "context": context,
                         "path": found.path_names[bool(split[i])],
-                        "live_blocks": int(live[i]),
-                        "unsplit_blocks": int(unsplit[i]),
-                        "sm_coverage": min(int(live[i]), s.gpu.sm_count) / s.gpu.sm_count,
-                        "unsplit_sm_coverage": min(int(unsplit[i]), s.gpu.sm_count) / s.gpu.sm_count,
+                        "live_blocks": int(covered.live_blocks[i]),
+                        "unsplit_blocks": int(covered.unsplit_blocks[i]),
+                        "sm_coverage": float(covered.sm_coverage[i]),
+                        "unsplit_sm_coverage": min(int(covered.unsplit_blocks[i]) / s.gpu.sm_count, 1.0),
                     }
                 )
     return out
@@ -83,7 +78,7 @@ def _against_splits(request: Request) -> list[dict[str, Any]]:
                         "splits": splits,
                         "splits_live": max(plan.splits.live),
                         "live_blocks": plan.live_blocks,
-                        "sm_coverage": min(plan.live_blocks, s.gpu.sm_count) / s.gpu.sm_count,
+                        "sm_coverage": occupancy(plan).sm_coverage,
                         "s_star": plan.s_star,
                     }
                 )
