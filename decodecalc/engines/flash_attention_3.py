@@ -369,7 +369,7 @@ class FlashAttention3(Policy):
             "vLLM 0.33.0 vllm/v1/attention/backends/flash_attn.py",
             ("0.11", "0.33"),
             Fa3Rules("vLLM's fork", True, 32, (90,)),
-            "decode tiles of 64 rows, packed kernels only, bound 32 under full CUDA graphs. Tiles are those of 2026-08: "
+            "decode tiles of 64 rows, packed kernels only, bound 32 under full CUDA graphs. Tiles are of 2026-08: "
             "FP8, K/V widths 64/256 and over 128, and D 128 with more than 64 rows and no pages had others in 2025",
         ),
         PolicyVersion(
