@@ -97,7 +97,7 @@ class LaunchGroup:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A group's launches on one stream. times [n, 3]: seconds of stage 1, merge, scheduler; NaN where it did not run."""
+    """A group's launches on one stream. times [n, 3]: seconds of stage 1, merge, scheduler; NaN: did not run."""
 
     stage1: KernelShape
     merge: KernelShape | None

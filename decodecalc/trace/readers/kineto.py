@@ -84,9 +84,11 @@ def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progre
             hint = " (--allow-truncated audits what comes before)" if _is_cut(error) else ""
             raise InputError(f"{path}: {_describe(error, seen[0])}{hint}") from None
         notes.append(f"{path}: {_describe(error, seen[0])}; what comes before is audited")
-    return Trace(
-        path, "kineto", log, _devices(header), _rank(header), tuple(annotations), tuple(notes),
-    )  # fmt: skip
+    if "deviceProperties" not in header and not notes and os.path.getsize(path) <= _SMALL_FILE_BYTES:
+        # A rewritten trace may have its metadata behind the events: worth a second reading of a small file only.
+        with _open(path) as file:
+            header["deviceProperties"] = list(itertools.islice(ijson.items(file, "deviceProperties.item"), 64))
+    return Trace(path, "kineto", log, _devices(header), _rank(header), tuple(annotations), tuple(notes))
 
 
 def _fill(log: EventLog, items: Iterator[Any], annotations: list[Annotation], seen: list[int]) -> None:
