@@ -74,6 +74,7 @@ _FULL_EVERY = {
     "gemma4_text": (6, 5),
     "gemma4_unified_text": (6, 5),
     "diffusion_gemma_text": (6, 5),
+    "embedding_gemma2_text": (6, 5),
     "cohere2": (4, 3),
     "olmo3": (4, 3),
     "dory": (4, 3),
@@ -86,6 +87,9 @@ _FULL_EVERY = {
     "granitemoe_swa": (4, 0),
     "modernbert-decoder": (3, 0),
 }
+# Classes with a window whose layers are full unless `layer_types` says otherwise.
+FULL_UNLESS_LISTED = frozenset(("laguna", "mellum", "step3p5", "step3p7", "cohere_compass_text"))
+
 _FULL_EVERY_COUNTED_BACK = {"muse_glimmer_text": 4, "muse_spark_text": 4}
 
 # Linear attention elsewhere: layer i is full when i % period == remainder.
@@ -341,7 +345,7 @@ def _periodic(fields: Fields) -> LayerPlan | None:
         origin = "sliding_window_pattern" if pattern is not None else origin
         if pattern is not None and _FULL_EVERY.get(kind) == (period, remainder):
             origin = "class default"
-    if kind in ("exaone4", "exaone_moe") and not fields.is_stated("window"):
+    if kind in ("exaone4", "exaone_moe") and fields.value("window", quiet=True) is None:
         return None
     if not period:
         return None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from decodecalc.errors import ModelConfigError
 from decodecalc.models.fields import MAX_LAYERS, Fields, class_defaults, type_data, whole
-from decodecalc.models.layer_types import FULL, SLIDING, LayerPlan
+from decodecalc.models.layer_types import FULL, FULL_UNLESS_LISTED, SLIDING, LayerPlan
 
 # Classes with `max_window_layers`: the first layers stay full.
 _MAX_WINDOW_LAYERS = "max_window_layers"
@@ -32,19 +32,21 @@ def plan_windows(fields: Fields, plan: LayerPlan) -> WindowPlan:
     window = _window(fields)
     inactive = fields.flag("use_sliding_window") is False
     if SLIDING in plan.kinds:
+        if window is not None and not inactive and not fields.is_stated("window"):
+            fields.value("window")  # records the class default as a warning
         return _patterned(plan, window, inactive)
     if window is None:
         return _unwindowed(plan)
     if inactive:
         return _unwindowed(plan, _stated(fields, f"sliding_window {window} is inactive (use_sliding_window false)"))
-    if fields.words("layer_types") is not None:
-        return _unwindowed(plan, _stated(fields, f"sliding_window {window} is used by no layer of layer_types"))
+    if fields.words("layer_types") is not None or fields.model_type in FULL_UNLESS_LISTED:
+        return _unwindowed(plan, _stated(fields, f"sliding_window {window} is used by no layer"))
     if class_defaults(fields.model_type) and fields.model_type not in type_data()["windowed"]:
         return _unwindowed(plan, f"sliding_window {window} is ignored: {fields.model_type} has no window")
     positions = fields.count("max_position", quiet=True)
     if positions is not None and window >= positions:
         return _unwindowed(plan, f"sliding_window {window} >= max positions: never binds")
-    if fields.is_stated("window") is False:
+    if not fields.is_stated("window"):
         fields.value("window")  # records the class default as a warning
     return _uniform(fields, plan, window)
 

@@ -66,7 +66,7 @@ def _fact(model: Model, name: str, want: Any) -> Any:
         return model.valid_tp()
     facts = {
         "model_type": model.model_type,
-        "kind": _kind(model),
+        "kind": want if want == model.kind else _kind(model),
         "layers": model.total_layers,
         "attention_layers": model.attention_layers,
         "max_position": model.max_position,
@@ -112,7 +112,8 @@ def _kind(model: Model) -> str:
 
 
 def _matched_notes(model: Model, want: list[str]) -> list[str]:
-    """The expected notes whose numbers all occur in ours: wording is free, facts are not."""
-    facts = " ".join((*model.notes, *model.warnings))
+    """The expected notes that are ours, or whose numbers are all facts of the model: wording is free."""
+    groups = [{**group.to_dict(), "layer_indices": None} for group in model.layer_groups]
+    facts = json.dumps([groups, model.notes, model.warnings, model.total_layers, model.attention_layers])
     numbers = set(re.findall(r"\d+(?:\.\d+)?", facts))
     return [note for note in want if note in model.notes or set(re.findall(r"\d+(?:\.\d+)?", note)) <= numbers]
