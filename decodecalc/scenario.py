@@ -92,13 +92,18 @@ class Scenarios:
                     yield Refusal(policy.name, name, group, batch, refused.code, str(refused))
 
 
+def shortens(group: LayerGroup) -> bool:
+    """Whether the layer's kernel sees fewer keys than the sequence has, its window aside."""
+    return bool(group.chunk or group.compress_ratio or group.topk)
+
+
 def effective_batch(group: LayerGroup, batch: Batch) -> Batch:
     """The batch as the layer's kernel sees it: chunked, compressed or top-k attention shortens every request.
 
     vLLM does this by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
     make_local_attention_virtual_batches); a decode token only touches the last chunk.
     """
-    if not (group.chunk or getattr(group, "compress_ratio", None) or getattr(group, "topk", None)):
+    if not shortens(group):
         return batch
     return Batch([group.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
 

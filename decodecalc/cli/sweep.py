@@ -1,0 +1,193 @@
+"""`decodecalc sweep`: the cross product of everything, streamed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from decodecalc.cli.options import (
+    DEFAULT_BATCH,
+    DEFAULT_CONTEXT,
+    DEFAULT_ENGINE,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    resolve_opts,
+)
+from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.units import parse_counts
+
+
+@click.command(
+    "sweep",
+    epilog="Example:  decodecalc sweep --model llama3-8b,llama3-70b --tp 1,8 --engine vllm-triton,sglang-triton "
+    "--batch 1:256:x2 --context 1k:128k:x2 --where 'sm_coverage < 0.5' -o idle.csv",
+)
+@click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Models, comma-separated.")
+@click.option(
+    "--tp", default="1", show_default=True, help="Tensor-parallel degrees; those that do not fit are skipped."
+)
+@click.option("--gpu", "-g", default=DEFAULT_GPU, show_default=True, help="GPUs, comma-separated.")
+@click.option("--engine", "-e", default=DEFAULT_ENGINE, show_default=True, help="Engines: name, name@version, or all.")
+@click.option("--batch", "-b", default=DEFAULT_BATCH, show_default=True, help="Requests: 1:256:x2.")
+@click.option("--context", "-c", default=DEFAULT_CONTEXT, show_default=True, help="Keys per request: 1k:128k:x2.")
+@click.option("--q-len", default="1", show_default=True, help="Query tokens per request.")
+@click.option("--kv-dtype", default="bf16", show_default=True, help="Cache element types, comma-separated.")
+@click.option("--page-size", default="16", show_default=True, help="Page sizes.")
+@click.option("--splits", default=None, help="S, for engines that take one by hand.")
+@click.option("--opt", "opts", multiple=True, metavar="NAME=VALUE", help="An engine's own option (repeatable).")
+@click.option("--select", default=None, help="Columns to write, comma-separated; `time` adds the predicted time.")
+@click.option("--where", default=None, help="Keep rows for which this holds: 'live_blocks < sm_count and batch > 1'.")
+@click.option(
+    "--top", default=None, help="Only the N best: '20 by sm_coverage', '20 by -sm_coverage' for the smallest."
+)
+@click.option(
+    "--shard", default=None, metavar="I/N", help="Only the I-th of N parts; the parts in order are the whole."
+)
+@click.option("--output", "-o", default=None, help="File .csv or .jsonl, or folder .parquet. [default: CSV to stdout]")
+def command(**values: Any) -> None:
+    """Every combination of the axes as one row: grid, splits, coverage, traffic, and time when asked for.
+
+    Interrupted sweeps continue when the same command is given again: finished parts are kept.
+    """
+    from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, TIME
+    from decodecalc.sweeps.run import sweep, total_scenarios
+    from decodecalc.sweeps.top import Top
+    from decodecalc.sweeps.writers import writer_for
+
+    axes = _axes(values)
+    shard = _shard(values["shard"])
+    columns = list(DEFAULT_COLUMNS)
+    if values["select"]:
+        names = [n.strip() for n in values["select"].split(",") if n.strip()]
+        columns = [c for n in names for c in ((*DEFAULT_COLUMNS, *TIME) if n == "time" else (n,))]
+        for name in columns:
+            if name not in COLUMNS:
+                raise UnknownNameError("column", name, COLUMNS)
+    kind = _kind(values["output"])
+    total = total_scenarios(axes, shard)
+    top = Top(values["top"]) if values["top"] else None
+    first = total_scenarios(axes) * (shard[0] - 1) // shard[1] if shard else 0
+    key = json.dumps({k: v for k, v in sorted(values.items()) if k not in ("output", "shard")}, default=str)
+    if top:
+        _top(axes, top, columns, values, shard, total, kind)
+        return
+    header = shard is None or shard[0] == 1
+    writer = writer_for(kind, columns, values["output"], first=first, header=header, key=key)
+    start = max(writer.position, first)
+    with _progress(total, start - first) as advance:
+        try:
+            for position, chunk in sweep(axes, where=values["where"], shard=shard, start=start, on_note=_note()):
+                writer.write(chunk, position)
+                advance(position - first)
+        except KeyboardInterrupt:
+            if values["output"]:
+                click.echo(
+                    f"interrupted; {values['output']} holds what was finished, the same command goes on", err=True
+                )
+            raise
+    writer.finish()
+    if values["output"]:
+        click.echo(f"wrote {values['output']} ({total} scenarios)", err=True)
+
+
+def _top(axes: Any, top: Any, columns: list[str], values: dict[str, Any], shard: Any, total: int, kind: str) -> None:
+    from decodecalc.cli.output import write_text
+    from decodecalc.report.table import csv_lines
+    from decodecalc.sweeps.run import sweep
+
+    if kind == "parquet":
+        raise InputError("--top writes .csv or .jsonl")
+    first = None
+    with _progress(total, 0) as advance:
+        for position, chunk in sweep(axes, where=values["where"], shard=shard, on_note=_note()):
+            first = position - chunk.size if first is None else first
+            top.add(chunk, columns)
+            advance(position - first)
+    rows = top.rows()
+    lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    write_text(lines if kind == "jsonl" else csv_lines(columns, rows), values["output"])
+
+
+def _axes(values: dict[str, Any]) -> Any:
+    from decodecalc.gpus import load_gpu
+    from decodecalc.models import load_model
+    from decodecalc.sweeps.axes import Axes
+
+    engines = tuple(n.strip() for n in values["engine"].split(",") if n.strip())
+    if not engines:
+        raise InputError("--engine is empty")
+    options = resolve_opts(values["opts"], False, engines)
+    return Axes(
+        models=tuple(load_model(n.strip()) for n in values["model"].split(",") if n.strip()),
+        tps=tuple(parse_counts(values["tp"], "--tp")),
+        gpus=tuple(load_gpu(n.strip()) for n in values["gpu"].split(",") if n.strip()),
+        engines=engines,
+        batches=tuple(parse_counts(values["batch"], "--batch", 1 << 20)),
+        contexts=tuple(parse_counts(values["context"], "--context", 1 << 20)),
+        q_lens=tuple(parse_counts(values["q_len"], "--q-len")),
+        kv_dtypes=tuple(n.strip() for n in values["kv_dtype"].split(",") if n.strip()),
+        page_sizes=tuple(parse_counts(values["page_size"], "--page-size")),
+        splits=tuple(parse_counts(values["splits"], "--splits")) if values["splits"] else (),
+        options=tuple(options.items()),
+    )
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    i, slash, n = text.partition("/")
+    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
+        raise InputError(f"--shard {text[:20]!r}: write I/N with I from 1 to N, for example 3/8")
+    return int(i), int(n)
+
+
+def _kind(output: str | None) -> str:
+    if output is None:
+        return "csv"
+    for suffix, kind in ((".csv", "csv"), (".jsonl", "jsonl"), (".ndjson", "jsonl"), (".parquet", "parquet")):
+        if output.rstrip("/").endswith(suffix):
+            return kind
+    raise InputError(f"--output {output}: end it in .csv, .jsonl or .parquet (a folder)")
+
+
+def _note() -> Any:
+    said: set[str] = set()
+
+    def note(text: str) -> None:
+        if text not in said and len(said) < 20:
+            click.echo(f"skipped: {text}", err=True)
+        said.add(text)
+
+    return note
+
+
+class _progress:  # noqa: N801 - used as a function
+    """A bar with ETA on standard error when it is a terminal, else nothing."""
+
+    def __init__(self, total: int, done: int) -> None:
+        self._total, self._done = total, done
+        self._bar: Any = None
+        self._last = 0.0
+
+    def __enter__(self) -> Any:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("sweep", total=self._total, completed=self._done)
+        return self._advance
+
+    def _advance(self, done: int) -> None:
+        if self._bar is not None and time.monotonic() - self._last > 0.1:
+            self._bar.update(self._task, completed=done)
+            self._last = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,135 @@
+"""The axes of a sweep, and their product cut into families.
+
+A family is what a policy sees as plain numbers: one layer group of one rank, one GPU, one engine and version, one cache
+layout, one set of options. Batch, context and query tokens vary inside a family, as arrays. Scenarios are numbered
+in the order family, batch, context, query tokens; a shard is a contiguous range of those numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decodecalc.engines import load_policies
+from decodecalc.engines.base import Policy, PolicyVersion
+from decodecalc.engines.options import EngineOptions
+from decodecalc.errors import InputError, ShardingError
+from decodecalc.intmath import IntArray
+from decodecalc.kvcache import KvCache
+from decodecalc.models import LayerGroup, Model
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+SPLIT_OPTIONS = ("num_splits", "num_splits_arg", "max_kv_splits_arg")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Values of every axis. `splits` sets S in engines that take one by hand; engines without such an option ignore
+    it."""
+
+    models: tuple[Model, ...]
+    tps: tuple[int, ...]
+    gpus: tuple[Gpu, ...]
+    engines: tuple[str, ...]
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    q_lens: tuple[int, ...] = (1,)
+    kv_dtypes: tuple[str, ...] = ("bf16",)
+    page_sizes: tuple[int, ...] = (16,)
+    splits: tuple[int, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            if not getattr(self, f.name) and f.name not in ("splits", "options"):
+                raise InputError(f"axis {f.name} is empty")
+        for name in ("batches", "contexts", "q_lens"):
+            if min(getattr(self, name)) < 1:
+                raise InputError(f"{name} must be at least 1, not {min(getattr(self, name))}")
+
+    @property
+    def steps_per_family(self) -> int:
+        """Scenarios inside one family."""
+        return len(self.batches) * len(self.contexts) * len(self.q_lens)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is constant over one run of the policy's arrays."""
+
+    index: int
+    model: str
+    tp: int
+    layer_group: LayerGroup
+    gpu: Gpu
+    policy: Policy
+    version: PolicyVersion
+    kv: KvCache
+    options: EngineOptions
+    splits: int | None
+
+
+def families(axes: Axes) -> tuple[list[Family], list[str]]:
+    """All families in order, and a note for every (model, TP) that does not shard."""
+    found: list[Family] = []
+    skipped: list[str] = []
+    policies = load_policies(axes.engines)
+    for model in axes.models:
+        for tp in axes.tps:
+            try:
+                rank = model.shard(tp)
+            except ShardingError as error:
+                skipped.append(str(error))
+                continue
+            for gpu in axes.gpus:
+                for policy, version in policies:
+                    for kv in (KvCache(d, p) for d in axes.kv_dtypes for p in axes.page_sizes):
+                        for splits, options in _options(axes, policy, rank.model_kv_heads):
+                            for group in rank.layer_groups:
+                                found.append(
+                                    Family(
+                                        len(found), model.name, tp, group, gpu, policy, policy.version(version), kv,
+                                        options, splits,
+                                    )
+                                )  # fmt: skip
+    if not found:
+        raise InputError("; ".join(skipped[:3]) or "nothing to sweep")
+    return found, skipped
+
+
+def _options(axes: Axes, policy: Policy, model_kv_heads: int) -> Iterator[tuple[int | None, EngineOptions]]:
+    known = {f.name for f in fields(policy.options_type)}
+    given = {name: value for name, value in axes.options if name in known}
+    if "model_kv_heads" in known:
+        given.setdefault("model_kv_heads", model_kv_heads)
+    by_hand = next((name for name in SPLIT_OPTIONS if name in known), None)
+    for splits in axes.splits if axes.splits and by_hand else (None,):
+        chosen = {**given, by_hand: splits} if by_hand and splits is not None else given
+        yield splits, policy.options_type.from_mapping(policy.name, chosen)
+
+
+def steps(axes: Axes, first: int, last: int) -> tuple[IntArray, IntArray, IntArray]:
+    """batch, context, q_len of the scenarios [first, last) inside a family, as arrays."""
+    index = np.arange(first, last)
+    q = len(axes.q_lens)
+    c = len(axes.contexts)
+    return (
+        np.asarray(axes.batches, dtype=np.int64)[index // (c * q)],
+        np.asarray(axes.contexts, dtype=np.int64)[index // q % c],
+        np.asarray(axes.q_lens, dtype=np.int64)[index % q],
+    )
+
+
+def shard_range(total: int, shard: Sequence[int] | None) -> tuple[int, int]:
+    """The scenario numbers of shard (i, n), i from 1 to n: contiguous, so that the shards in order are the whole."""
+    if shard is None:
+        return 0, total
+    i, n = shard
+    if not 1 <= i <= n:
+        raise InputError(f"--shard {i}/{n}: the first number must be between 1 and the second")
+    return total * (i - 1) // n, total * i // n

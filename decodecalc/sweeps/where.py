@@ -1,0 +1,106 @@
+"""A safe filter over columns: comparisons, arithmetic, and / or / not on column names and literals, nothing else.
+
+The expression is parsed by Python's own `ast` and only whitelisted nodes are evaluated; no names but columns, no
+calls, no attributes.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from decodecalc.errors import InputError, UnknownNameError
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: np.isin(a, list(b)) if isinstance(a, np.ndarray) else a in b,
+    ast.NotIn: lambda a, b: ~np.isin(a, list(b)) if isinstance(a, np.ndarray) else a not in b,
+}
+_ALLOWED: tuple[Any, ...] = (
+    *(ast.Name, ast.Constant, ast.BoolOp, ast.Compare, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Load),
+    *(ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd),
+    *_BINARY,
+    *_COMPARE,
+)
+MAX_LENGTH = 1000
+
+
+class Filter:
+    """A parsed expression. `columns` are the names it reads; `mask(get)` is its value, get(name) giving a column."""
+
+    def __init__(self, text: str, known: tuple[str, ...]) -> None:
+        if len(text) > MAX_LENGTH:
+            raise InputError(f"--where: at most {MAX_LENGTH} characters")
+        try:
+            self._body = ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"--where: {text[:60]!r} is not an expression ({type(error).__name__})") from None
+        self.columns = tuple(dict.fromkeys(n.id for n in ast.walk(self._body) if isinstance(n, ast.Name)))
+        for name in self.columns:
+            if name not in known:
+                raise UnknownNameError("column in --where", name, known)
+        self._check(self._body)
+
+    def _check(self, node: ast.AST) -> None:
+        for child in ast.walk(node):
+            if not isinstance(child, _ALLOWED):
+                raise InputError(
+                    f"--where: {type(child).__name__} is not allowed; use column names, numbers, strings, comparisons, "
+                    "arithmetic, and / or / not, in"
+                )
+
+    def mask(self, get: Callable[[str], Any]) -> Any:
+        """True where the expression holds: a bool or a bool array."""
+        try:
+            value = self._value(self._body, get)
+        except (TypeError, ZeroDivisionError, ValueError) as error:
+            raise InputError(f"--where: {error}") from None
+        if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, np.ndarray) and value.dtype == bool):
+            raise InputError("--where: the expression must be true or false, for example live_blocks < sm_count")
+        return value
+
+    def _value(self, node: ast.expr, get: Callable[[str], Any]) -> Any:
+        if isinstance(node, ast.Name):
+            return get(node.id)
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return [self._value(item, get) for item in node.elts]
+        if isinstance(node, ast.BinOp):
+            return _BINARY[type(node.op)](self._value(node.left, get), self._value(node.right, get))
+        if isinstance(node, ast.UnaryOp):
+            inner = self._value(node.operand, get)
+            if isinstance(node.op, ast.Not):
+                return np.logical_not(inner)
+            return -inner if isinstance(node.op, ast.USub) else inner
+        if isinstance(node, ast.BoolOp):
+            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            out = self._value(node.values[0], get)
+            for part in node.values[1:]:
+                out = join(out, self._value(part, get))
+            return out
+        assert isinstance(node, ast.Compare)
+        left = self._value(node.left, get)
+        holds: Any = True
+        for op, right_node in zip(node.ops, node.comparators):
+            right = self._value(right_node, get)
+            holds = np.logical_and(holds, _COMPARE[type(op)](left, right))
+            left = right
+        return holds
