@@ -12,13 +12,14 @@ each row uses. What changed between releases is data: `SglangRules`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from decodecalc.engines import sglang_lean as lean
 from decodecalc.engines.arrays import Batches, GateArray, KernelArray, Launches, at, row
 from decodecalc.engines.base import Policy, PolicyVersion
 from decodecalc.engines.options import EngineOptions, option
@@ -117,6 +118,12 @@ class SglangOptions(EngineOptions):
     )
     graph_max_tokens: int | None = option(
         None, "int?", "rows that the CUDA-graph scratch buffers are allocated for", flag="--cuda-graph-max-bs", low=1
+    )
+    enable_lean_attention: bool | None = option(
+        None,
+        "bool?",
+        "AMD: force the persistent lean kernel on or off; decided by batch and length when not given",
+        flag="--enable-lean-attention",
     )
     mla_decode_tune: bool = option(
         False, "bool", "take the gfx950 geometry tuned for 576-wide MLA", flag="SGLANG_MLA_DECODE_TUNE"
@@ -289,8 +296,7 @@ class SglangTriton(Policy):
         """The rule on arrays. Raises InputError for lengths and batches that no SGLang step has, GateError for launches
         that fail in this version."""
         rules: SglangRules = version.rules
-        step = _Step(geo, batches, gpu, options, rules, version.name)
-        return step.launches()
+        return _Step(geo, batches, gpu, options, rules, version.name).launches()
 
 
 class _Step:
@@ -327,6 +333,7 @@ class _Step:
         self.context = self._context()
         self.base_cap = options.max_kv_splits_arg or (DEFAULT_CAP_HIP if self.hip else DEFAULT_CAP)
         self.cap = self._cap()
+        self.lean, self.lean_reason = self._lean()
 
     # -- the parts of the rule ------------------------------------------------------------------------------------
 
@@ -451,6 +458,84 @@ class _Step:
             low = limit or low
         return kernels
 
+    def _lean(self) -> tuple[Any, Callable[[int], str]]:
+        """Whether AMD's persistent kernel runs instead, per step, and why: TritonAttnBackend.forward_decode."""
+        geo, batches = self.geo, self.batches
+        if not lean.supported(geo):
+            return False, lambda n: "the lean kernel has no sinks, no logit cap and no keys over 128 elements but MLA's"
+        if self.opt.deterministic:
+            return False, lambda n: "deterministic inference keeps the standard kernel"
+        if self.opt.enable_lean_attention is not None:
+            return self.opt.enable_lean_attention, lambda n: "--enable-lean-attention decides"
+        if self.opt.padded_batch is not None:
+            taken, least = lean.capture_gate(geo, self.slots)
+            return (
+                taken,
+                lambda n: (
+                    "captured graphs: never with fewer than 4 head blocks"
+                    if least is None
+                    else f"captured graphs: {at(self.slots, n)} requests, from {least} on"
+                ),
+            )
+        if self.opt.draft_topk is not None or self.opt.draft_step is not None:
+            return False, lambda n: "the draft runner does not know its lengths on the host"
+        total = batches.total(batches.seq_lens)
+        taken, least_keys = lean.eager_gate(geo, batches.batch, total)
+        return (
+            taken,
+            lambda n: (
+                f"{at(total, n) / at(batches.batch, n):.0f} keys a request on average, from {at(least_keys, n)} on"
+                + (f" and {lean.MLA_BATCH} requests" if geo.head_dim != geo.v_dim else "")
+            ),
+        )
+
+    def _with_lean(self, found: Launches, keys: IntArray, padding_keys: int) -> Launches:
+        """The launch with the persistent kernel in the steps that take it."""
+        on = self._lean_runs
+        if not np.any(on):
+            return found
+        geo, column = self.geo, _column(on)
+        tile = lean.tile_keys(geo)
+        schedule = lean.lean_launch(
+            geo, self.gpu, self.batches, keys, self.topk, self.padded * self.topk * cdiv(padding_keys, tile)
+        )
+        warp = self.gpu.warp_size or 64
+        kernel = KernelArray(
+            "_lean_attention_decode_kernel", "stage1", (schedule.programs,), 4 * warp, schedule.live_programs, tile, on
+        )
+        off = np.logical_not(on)
+        standard = (k if k.role == "scheduler" else replace(k, when=np.logical_and(k.when, off)) for k in found.kernels)
+        partial = schedule.programs * (lean.BLOCK_M * (geo.v_dim + 2) + 1) * 4
+        first, regular = found.first_key, found.key_ranges
+
+        def ranges(n: int) -> Sequence[list[KeyRange]]:
+            if at(on, n):
+                return schedule.ranges(n, first, keys)
+            r = keys.shape[1]
+            ends = self.batches.seq_lens + self.step
+            return regular(n) if regular else KeyRanges(
+                row(first, n, r), row(found.split_keys, n, r), row(found.live, n, r), row(ends, n, r)
+            )  # fmt: skip
+
+        return replace(
+            found,
+            kernels=(*standard, kernel),
+            requested=np.where(column, schedule.parts, found.requested),
+            launched=np.where(on, schedule.most_parts, found.launched),
+            live=np.where(column, schedule.parts, found.live),
+            split_keys=np.where(column, schedule.run_tiles[:, None] * tile, found.split_keys),
+            blocks_per_split=np.where(column, schedule.rows * self.topk, found.blocks_per_split),
+            tile_keys=np.where(on, tile, found.tile_keys),
+            block_rows=np.where(on, lean.BLOCK_M, found.block_rows),
+            scratch_bytes=np.where(on, partial, found.scratch_bytes),
+            key_ranges=ranges,
+        )
+
+    @property
+    def _lean_runs(self) -> Any:
+        """The gate, where the kernel exists at all."""
+        return self.lean if self.hip and self.rules.lean else False
+
     # -- the launch -----------------------------------------------------------------------------------------------
 
     def launches(self) -> Launches:
@@ -474,7 +559,7 @@ class _Step:
         scratch_rows = self.rows if self.opt.graph_max_tokens is None else self.opt.graph_max_tokens
         warp = self.gpu.warp_size or (64 if self.hip else 32)
         merge_blocks = self.rows * geo.q_heads
-        return Launches(
+        found = Launches(
             is_split=True,
             kernels=(
                 KernelArray(
@@ -526,6 +611,7 @@ class _Step:
                 loads_latent_twice=geo.mla and not self.rules.value_is_view,
             ),
         )  # fmt: skip
+        return self._with_lean(found, keys, pad_keys)
 
     def _key_ranges(self, keys: IntArray, size: IntArray, live: IntArray, end: IntArray) -> Any:
         """Key ranges of draft rows, which reach beyond the request's own keys."""
@@ -551,6 +637,19 @@ class _Step:
         longest = self.batches.max_seq_len
         if geo.mla:
             yield GateArray("mla_cap", self.rules.mla_cap and self.tile_size is None, self._say_mla_cap)
+        if self.hip and self.rules.lean:
+            yield GateArray(
+                "lean_kernel",
+                self.lean,
+                lambda n: (
+                    self.lean_reason(n)
+                    + (
+                        ": a persistent grid; ranges are those of the first KV head, others are cut elsewhere"
+                        if at(self.lean, n)
+                        else ": the standard kernel runs"
+                    )
+                ),
+            )
         yield GateArray("deterministic", opt.deterministic, self._say_deterministic)
         if opt.static_kv_splits:
             yield GateArray(
@@ -625,9 +724,11 @@ class _Step:
         if geo.group > BLOCK_H:
             yield GateArray(
                 "kv_head_mapping",
-                wrong == 0,
+                np.logical_or(wrong == 0, self._lean_runs),
                 lambda n: (
-                    f"block b of {self.head_blocks} reads KV head b // {cdiv(geo.group, BLOCK_H)}: "
+                    "the lean kernel maps every block to its KV head"
+                    if at(self._lean_runs, n)
+                    else f"block b of {self.head_blocks} reads KV head b // {cdiv(geo.group, BLOCK_H)}: "
                     + (
                         f"WRONG for {wrong} of {geo.q_heads} query heads (group {geo.group} is over {BLOCK_H}, not a "
                         f"multiple of it, and there are {geo.kv_heads} KV heads)"

@@ -212,7 +212,7 @@ def test_amd_has_its_own_cap_tiles_and_wavefronts():
 @pytest.mark.parametrize(("rows", "splits", "threads"), [(1, 112, 256), (5, 51, 256), (24, 21, 128), (136, 7, 64)])
 def test_tuned_gfx950_geometry(rows, splits, threads):
     """SGLANG_MLA_DECODE_TUNE on an MI355X: one count for the batch, which shrinks the grid (values in its comments)."""
-    p = sglang(DEEPSEEK_TP8, (68000,) * rows, "mi355x", mla_decode_tune=True)
+    p = sglang(DEEPSEEK_TP8, (68000,) * rows, "mi355x", mla_decode_tune=True, enable_lean_attention=False)
     assert p.stage1.grid == (rows, 1, splits)
     assert p.splits.requested == (splits,) * rows
     assert (p.stage1.threads, p.tile_keys) == (threads, 32)
@@ -228,6 +228,57 @@ def test_every_release_has_a_policy():
     assert POLICY.version().name == "0.5.23"
     with pytest.raises(UnknownNameError):
         POLICY.version("0.4.1")
+
+
+def test_lean_kernel_on_amd():
+    """Llama-3-8B on an MI300X (0.5.23): lean from 64 K keys on at batch 1; never before 0.5.19."""
+    assert sglang(lens=(65535,), gpu="mi300x").stage1.name == "_fwd_grouped_kernel_stage1"
+    p = sglang(lens=(65536,), gpu="mi300x")
+    assert p.stage1.name == "_lean_attention_decode_kernel"
+    assert (p.stage1.grid, p.stage1.threads, p.tile_keys, p.merge) == ((304,), 256, 128, None)
+    # 8 KV heads on 8 XCDs: one row of 512 tiles for the 38 blocks of an XCD, 14 each and then 13.
+    assert p.splits.keys[0][0] == (0, 14 * 128)
+    assert (p.splits.live, p.live_blocks) == ((38,), 304)
+    assert p.splits.keys[0][-1] == (65536 - 13 * 128, 65536)
+    assert sglang(lens=(65536,), gpu="mi300x", engine="sglang-triton@0.5.18").merge is not None
+    assert not sglang(lens=(65536,), gpu="mi300x", deterministic=True).gate("lean_kernel").passed
+
+
+@pytest.mark.parametrize(
+    ("geo", "batch", "taken"), [(LLAMA3_8B, 15, False), (LLAMA3_8B, 16, True), (DEEPSEEK_TP8, 8, True)]
+)
+def test_captured_graphs_choose_the_lean_kernel_by_batch(geo, batch, taken):
+    """A graph is captured with lengths of 1: lean_capture_policy looks at the batch, 16 or (MLA) 8, instead."""
+    p = sglang(geo, (50,), "mi300x", padded_batch=batch)
+    assert p.gate("lean_kernel").passed == taken
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    geo=st.sampled_from((LLAMA3_8B, MHA, DEEPSEEK_TP8, Geometry(q_heads=48, kv_heads=1, head_dim=128))),
+    lens=st.lists(st.integers(1, 20_000), min_size=1, max_size=6), sm_count=st.integers(8, 320),
+)  # fmt: skip
+def test_lean_parts_are_the_runs_of_the_blocks(geo, lens, sm_count):
+    """The first KV head's cuts are where the kernel's blocks, walked one by one, stop and start."""
+    p = sglang(geo, lens, load_gpu("mi300x").with_(sm_count=sm_count), enable_lean_attention=True)
+    tile, rows = p.tile_keys, geo.kv_heads * -(-geo.group // 16)
+    xcds = 8 if geo.kv_heads % 8 == 0 and geo.group <= 16 else 1
+    blocks = p.stage1.grid[0] // xcds
+    tiles = [-(-n // tile) for n in lens]
+    total = sum(tiles) * rows // xcds
+    run = max(-(-total // blocks), 1)
+    full = total - (run - 1) * blocks
+    starts = {0}
+    for block in range(blocks):
+        starts.add(run * block if block < full else (run - 1) * (block - full) + full * run)
+    expected, before = [], 0
+    for n, count in zip(lens, tiles):
+        cuts = sorted({0, *(s - before for s in starts if before < s < before + count)})
+        expected.append([(c * tile, min(d * tile, n)) for c, d in itertools.pairwise([*cuts, count])])
+        before += count
+    assert list(p.splits.keys) == expected
+    assert p.splits.live == tuple(map(len, expected))
+    assert p.live_blocks == min(total, blocks) * xcds
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -272,6 +323,7 @@ options = st.fixed_dictionaries(
         "deterministic": st.booleans(),
         "split_tile_size": st.sampled_from((64, 256, 1000)),
         "mla_decode_tune": st.booleans(),
+        "enable_lean_attention": st.booleans(),
         "draft_topk": st.integers(1, 4),
         "draft_step": st.integers(0, 5),
     },
@@ -300,7 +352,12 @@ def test_live_splits_tile_the_keys_once(geo, lens, gpu, given, version, padding)
         assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
         assert all(start < stop for start, stop in ranges)
         assert len(ranges) == p.splits.live[r] <= p.splits.launched
-        assert all((start - ranges[0][0]) % 32 == 0 for start, _ in ranges)
+        lean = "lean" in p.stage1.name
+        assert all((start - ranges[0][0]) % (p.tile_keys if lean else 32) == 0 for start, _ in ranges)
+    if lean:
+        assert (p.merge, p.stage1.grid[0]) == (None, p.stage1.launched_blocks)
+        assert p.live_blocks <= p.stage1.launched_blocks <= p.gpu.sm_count
+        return
     pads = p.detail.padded_requests * p.detail.padded_live_splits
     assert p.live_blocks == (sum(p.splits.live) + pads) * p.detail.head_blocks * p.detail.draft_topk
     assert p.live_blocks <= p.stage1.launched_blocks
@@ -323,7 +380,8 @@ def test_whole_arrays_plan_what_single_steps_plan(geo, steps, gpu, given, versio
         p = POLICY.plan(geo, Batch.uniform(batch, context), KvCache(), GPUS[gpu], given, version)
         assert row(found.requested, n, 1)[0] == p.splits.requested[0]
         assert row(found.live, n, 1)[0] == p.splits.live[0]
-        assert row(found.split_keys, n, 1)[0] == p.detail.kv_len_per_split[0]
+        if p.merge is not None:
+            assert row(found.split_keys, n, 1)[0] == p.detail.kv_len_per_split[0]
         assert at(found.launched, n) == p.splits.launched
         assert at(found.scratch_bytes, n) == p.scratch_bytes
         stage1 = next(k for k in found.kernels if k.role == "stage1" and at(k.when, n))
