@@ -7,22 +7,39 @@ Read from the sglang wheels 0.5.3.post3 to 0.5.23 on the package index:
 `decode_attention.py` (`layers/attention/triton_ops/`, from 0.5.16 `kernels/ops/attention/`).
 
 The grid never changes with the lengths: its z extent is the cap, and a one-block kernel writes how many of those splits
-each row uses. What changed between releases is data: `SglangRules`.
+each row uses. What changed between releases is data: `SglangRules` in sglang_options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from decodecalc.engines import sglang_lean as lean
-from decodecalc.engines.arrays import Batches, GateArray, KernelArray, Launches, at, row
+from decodecalc.engines.arrays import Batches, KernelArray, Launches, at, row
 from decodecalc.engines.base import Policy, PolicyVersion
-from decodecalc.engines.options import EngineOptions, option
+from decodecalc.engines.sglang_gates import gates
+from decodecalc.engines.sglang_options import (
+    ASSUMED_CONTEXT,
+    BLOCK_H,
+    DEFAULT_CAP,
+    DEFAULT_CAP_HIP,
+    DETERMINISTIC_TILE,
+    KV_SPLIT_WARPS,
+    MIN_BLOCK_KV,
+    MLA_BATCH_FREE_WARPS,
+    MLA_BUCKETS,
+    MLA_TUNED_TILE,
+    VERSIONS,
+    Counts,
+    SglangDetail,
+    SglangOptions,
+    SglangRules,
+)
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2, round_up
@@ -31,153 +48,6 @@ from decodecalc.launch import KeyRange, KeyRanges
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
-
-MIN_BLOCK_KV = 32  # decode_attention.py:_MIN_BLOCK_KV, the keys every split length is rounded up to
-BLOCK_H = 16  # query heads of a grouped tile
-DEFAULT_CAP, DEFAULT_CAP_HIP = 8, 16  # server_args.py:triton_attention_num_kv_splits, _handle_amd_specifics
-DETERMINISTIC_TILE = 256  # SGLANG_TRITON_DECODE_SPLIT_TILE_SIZE
-ASSUMED_CONTEXT = 131072  # stands in for the model's context length where the user gives none
-KV_SPLIT_WARPS = 4  # Triton's default, which the scheduler kernel is launched with
-
-# gfx950 stage-1 geometry (decode_attention.py:_MLA_BUCKETS): up to this many rows, warps, most splits.
-MLA_BUCKETS: tuple[tuple[int | None, int, int], ...] = ((5, 4, 112), (24, 2, 256), (None, 1, 256))
-MLA_BATCH_FREE_WARPS = 2  # _MLA_BUCKET_BATCH_FREE
-MLA_TUNED_TILE = 32  # _MLA_BLOCK_N
-
-
-@dataclass(frozen=True)
-class SglangRules:
-    """What differs between releases.
-
-    mla_cap: MLA raises the cap so that one row can fill the GPU. mla_cap_gfx942: most splits it may reach on gfx942.
-    value_is_view: MLA takes V from the K tile in registers instead of loading it again. page_aware: kernels split an
-    index into page and offset when the page is larger than 1. mla_tune: the opt-in gfx950 geometry exists. lean: AMD
-    GPUs may run the persistent "lean" kernel. draft_window: multi-step drafts of models with a window build window
-    indices of their own (without them the launch fails). rotate: AMD blocks of uneven batches rotate.
-    """
-
-    mla_cap: bool = False
-    mla_cap_gfx942: int | None = None
-    value_is_view: bool = False
-    page_aware: bool = False
-    mla_tune: bool = False
-    lean: bool = False
-    draft_window: bool = False
-    rotate: bool = False
-
-
-@dataclass(frozen=True)
-class SglangOptions(EngineOptions):
-    """SGLang's server flags and environment variables that decide the launch, and the state of the step."""
-
-    max_kv_splits_arg: int | None = option(
-        None,
-        "int?",
-        "cap on the splits of a row; 8, or 16 on AMD, where SGLang overwrites the flag",
-        flag="--triton-attention-num-kv-splits",
-        low=1,
-    )
-    static_kv_splits: bool = option(
-        False, "bool", "every row uses the cap", flag="SGLANG_TRITON_DECODE_ATTN_STATIC_KV_SPLITS"
-    )
-    deterministic: bool = option(
-        False,
-        "bool",
-        "split counts depend on the row's own length only",
-        flag="--enable-deterministic-inference",
-    )
-    split_tile_size: int | None = option(
-        None,
-        "int?",
-        "keys per split: 256 when deterministic, else off; when set, the cap is ceil(max_context_len / tile)",
-        flag="--triton-attention-split-tile-size / SGLANG_TRITON_DECODE_SPLIT_TILE_SIZE",
-        low=1,
-    )
-    max_context_len: int | None = option(
-        None,
-        "int?",
-        "the model's context length; 131072, or the longest request if that is more, when not given",
-        flag="--context-length",
-        low=1,
-    )
-    padded_batch: int | None = option(
-        None, "int?", "CUDA-graph batch size that is replayed; the rows that fill it up have length 1", low=1
-    )
-    draft_topk: int | None = option(
-        None,
-        "int?",
-        "multi-step draft decoding: query tokens (branches) of each request",
-        flag="--speculative-eagle-topk",
-        low=1,
-    )
-    draft_step: int | None = option(
-        None,
-        "int?",
-        "draft step: a row has this many keys beyond the request's; 1 when only draft_topk is given",
-        low=0,
-    )
-    graph_max_tokens: int | None = option(
-        None, "int?", "rows that the CUDA-graph scratch buffers are allocated for", flag="--cuda-graph-max-bs", low=1
-    )
-    enable_lean_attention: bool | None = option(
-        None,
-        "bool?",
-        "AMD: force the persistent lean kernel on or off; decided by batch and length when not given",
-        flag="--enable-lean-attention",
-    )
-    mla_decode_tune: bool = option(
-        False, "bool", "take the gfx950 geometry tuned for 576-wide MLA", flag="SGLANG_MLA_DECODE_TUNE"
-    )
-
-
-@dataclass(frozen=True)
-class SglangDetail:
-    """SGLang's own quantities, under its names where it has one.
-
-    rows: rows of the launch, padding and draft branches included. head_blocks: grid y. num_kv_splits and kv_len_per_row
-    are per request (each of its draft branches has the same). window_num_kv_splits: counts that SGLang computes from
-    window lengths and does not use; None without a window. padded_*: what one padding row gets. max_kv_splits_1 and
-    kv_chunk_size_1 come from the spread of the lengths, _2 from the grid and the SMs; 0 when the mode is not adaptive.
-    """
-
-    mode: str
-    kernel: str
-    rows: Any
-    head_blocks: int
-    max_kv_splits: Any
-    num_kv_splits: Any
-    window_num_kv_splits: Any
-    kv_len_per_row: Any
-    kv_len_per_split: Any
-    padded_requests: Any
-    padded_num_kv_splits: Any
-    padded_kv_len: int
-    padded_kv_len_per_split: Any
-    padded_live_splits: Any
-    draft_topk: int
-    ext_device_core_count: Any
-    token_grid: Any
-    max_kv_splits_1: Any
-    kv_chunk_size_1: Any
-    max_kv_splits_2: Any
-    kv_chunk_size_2: Any
-    heads_with_wrong_kv_head: int
-    loads_latent_twice: bool
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """Outcome of the split rule: counts [N, R], the padding row's count, and how they came about [N]."""
-
-    splits: Any
-    padded: Any
-    ext_cores: Any = 0
-    token_grid: Any = 0
-    max_1: Any = 0
-    chunk_1: Any = 0
-    max_2: Any = 0
-    chunk_2: Any = 0
-    near_equal: Any = False
 
 
 def kv_head_of_blocks(geo: Geometry) -> tuple[list[int], list[tuple[int, int]]]:
@@ -227,62 +97,7 @@ class SglangTriton(Policy):
         "G = rows * head blocks; c2 = ceil(Lmax / min(ceil(e / G), cap)); n = max(ceil(L / c1), ceil(L / c2)). "
         "Launched: cap. Split length: ceil(ceil(L / n) / 32) * 32."
     )
-    versions = (
-        PolicyVersion(
-            "0.5.23",
-            "sglang 0.5.23: triton_backend.py, kernels/ops/attention/{metadata,decode_attention}.py",
-            ("0.5.23", "0.5.23"),
-            SglangRules(
-                mla_cap=True, mla_cap_gfx942=256, value_is_view=True, page_aware=True, mla_tune=True, lean=True,
-                draft_window=True, rotate=True,
-            ),
-            "drafts of models with a window get window indices; AMD rotates the blocks of uneven batches",
-        ),
-        PolicyVersion(
-            "0.5.22",
-            "sglang 0.5.19 to 0.5.22: triton_backend.py, kernels/ops/attention/{metadata,decode_attention}.py",
-            ("0.5.19", "0.5.22"),
-            SglangRules(
-                mla_cap=True, mla_cap_gfx942=256, value_is_view=True, page_aware=True, mla_tune=True, lean=True
-            ),
-            "AMD: persistent lean kernel for long contexts and large graph batches",
-        ),
-        PolicyVersion(
-            "0.5.18",
-            "sglang 0.5.18: triton_backend.py, kernels/ops/attention/{metadata,decode_attention}.py",
-            ("0.5.18", "0.5.18"),
-            SglangRules(mla_cap=True, mla_cap_gfx942=256, value_is_view=True, page_aware=True, mla_tune=True),
-            "gfx950: opt-in MLA geometry with a batch-wide split count",
-        ),
-        PolicyVersion(
-            "0.5.17",
-            "sglang 0.5.15 to 0.5.17: triton_backend.py, triton_ops/ (0.5.16: kernels/ops/attention/)",
-            ("0.5.15", "0.5.17"),
-            SglangRules(mla_cap=True, mla_cap_gfx942=256, value_is_view=True, page_aware=True),
-            "page-aware key addresses",
-        ),
-        PolicyVersion(
-            "0.5.14",
-            "sglang 0.5.13 to 0.5.14: triton_backend.py, triton_ops/{metadata,decode_attention}.py",
-            ("0.5.13", "0.5.14"),
-            SglangRules(mla_cap=True, mla_cap_gfx942=256, value_is_view=True),
-            "gfx942: MLA cap at most 256",
-        ),
-        PolicyVersion(
-            "0.5.12",
-            "sglang 0.5.12 to 0.5.12.post1: triton_backend.py, triton_ops/decode_attention.py",
-            ("0.5.12", "0.5.12.post1"),
-            SglangRules(mla_cap=True, value_is_view=True),
-            "MLA: cap follows SMs and context; V is a view of the K tile",
-        ),
-        PolicyVersion(
-            "0.5.10",
-            "sglang 0.5.3.post3 to 0.5.11 (mainly 0.5.10.post1): triton_backend.py, triton_ops/decode_attention.py",
-            ("0.5.3", "0.5.11"),
-            SglangRules(),
-            "page size 1 in the kernels; one cap for all models",
-        ),
-    )  # fmt: skip
+    versions = VERSIONS
 
     def launches(
         self,
@@ -296,23 +111,17 @@ class SglangTriton(Policy):
         """The rule on arrays. Raises InputError for lengths and batches that no SGLang step has, GateError for launches
         that fail in this version."""
         rules: SglangRules = version.rules
-        return _Step(geo, batches, gpu, options, rules, version.name).launches()
+        return SglangStep(geo, batches, gpu, options, rules, version.name).launches()
 
 
-class _Step:
+class SglangStep:
     """One array of steps under one version's rules: the quantities that several parts of the launch share."""
 
     def __init__(
         self, geo: Geometry, batches: Batches, gpu: Gpu, options: SglangOptions, rules: SglangRules, version: str
     ) -> None:
-        self.geo, self.batches, self.gpu, self.opt, self.rules, self.version = (
-            geo,
-            batches,
-            gpu,
-            options,
-            rules,
-            version,
-        )
+        self.geo, self.batches, self.gpu = geo, batches, gpu
+        self.opt, self.rules, self.version = options, rules, version
         _check_batches(batches)
         self.hip = gpu.is_hip
         self.topk = options.draft_topk or 1
@@ -353,12 +162,12 @@ class _Step:
         """Keys of one loop iteration: decode_attention.py:_decode_att_m_fwd, _decode_grouped_att_m_fwd."""
         if not self.grouped:
             return 8 if self.hip else 64
-        if self._tuned:
+        if self.tuned:
             return MLA_TUNED_TILE
         return 16 if self.hip and self.geo.head_dim >= 576 else 32
 
     @property
-    def _tuned(self) -> bool:
+    def tuned(self) -> bool:
         """The gfx950 MLA geometry applies (decode_attention.py:_mla_tuning_applies)."""
         return (
             self.rules.mla_tune
@@ -392,15 +201,15 @@ class _Step:
             cap = np.minimum(cap, self.rules.mla_cap_gfx942)
         return cap if cap.ndim else int(cap)
 
-    def counts(self, lens: IntArray) -> _Counts:
+    def counts(self, lens: IntArray) -> Counts:
         """Splits asked for, from request lengths [N, R]: TritonAttnBackend.get_num_kv_splits."""
         if self.mode == "static":
-            return _Counts(_column(self.cap), self.cap)
+            return Counts(_column(self.cap), self.cap)
         if self.mode == "deterministic":
-            return _Counts(cdiv(lens, self.tile_size), 1)
+            return Counts(cdiv(lens, self.tile_size), 1)
         return self._adaptive(lens)
 
-    def _adaptive(self, lens: IntArray) -> _Counts:
+    def _adaptive(self, lens: IntArray) -> Counts:
         """get_num_kv_splits_triton: one count from how unequal the rows are, one from how empty the GPU would be."""
         present = self.batches.counts > 0
         some_absent = not self.batches.is_single_class and not present.all()
@@ -418,16 +227,16 @@ class _Step:
         chunk_2 = cdiv(longest, max_2)
         # max(ceil(L / c1), ceil(L / c2)) is ceil(L / min(c1, c2)): one division less, the same number.
         chunk = np.minimum(chunk_1, chunk_2)
-        return _Counts(
+        return Counts(
             cdiv(lens, _column(chunk)), 1, cores, token_grid, max_1, chunk_1, max_2, chunk_2, near_equal
         )  # fmt: skip
 
-    def _tuned_counts(self, counts: _Counts) -> _Counts:
+    def _tuned_counts(self, counts: Counts) -> Counts:
         """The batch-wide count that replaces the device's own on gfx950 MLA: decode_attention.py:_mla_kv_splits.
 
         It fills about one wave: 4 warps per compute unit, fewer warps per block at larger batches.
         """
-        if not self._tuned or not self._batch_wide:
+        if not self.tuned or not self.batch_wide:
             return counts
         budget: Any = 0
         most: Any = 0
@@ -440,7 +249,7 @@ class _Step:
         return replace(counts, splits=forced[:, None], padded=forced)
 
     @property
-    def _batch_wide(self) -> bool:
+    def batch_wide(self) -> bool:
         """The tuned geometry may set the count (_keep_scheduler_splits is false)."""
         return self.mode == "adaptive" and not self.opt.split_tile_size
 
@@ -448,8 +257,8 @@ class _Step:
         """The kernel that reads keys; several with conditions where its warps depend on the batch."""
         name = "_fwd_grouped_kernel_stage1" if self.grouped else "_fwd_kernel_stage1"
         grid = (self.rows, self.head_blocks, launched)
-        if not self._tuned or not self._batch_wide:
-            warps = MLA_BATCH_FREE_WARPS if self._tuned else 4
+        if not self.tuned or not self.batch_wide:
+            warps = MLA_BATCH_FREE_WARPS if self.tuned else 4
             return [KernelArray(name, "stage1", grid, warps * warp_size, live_blocks, self.tile)]
         kernels, low = [], 0
         for limit, warps, _ in MLA_BUCKETS:
@@ -491,7 +300,7 @@ class _Step:
 
     def _with_lean(self, found: Launches, keys: IntArray, padding_keys: int) -> Launches:
         """The launch with the persistent kernel in the steps that take it."""
-        on = self._lean_runs
+        on = self.lean_runs
         if not np.any(on):
             return found
         geo, column = self.geo, _column(on)
@@ -532,7 +341,7 @@ class _Step:
         )
 
     @property
-    def _lean_runs(self) -> Any:
+    def lean_runs(self) -> Any:
         """The gate, where the kernel exists at all."""
         return self.lean if self.hip and self.rules.lean else False
 
@@ -542,7 +351,7 @@ class _Step:
         """The launch of every step."""
         batches, geo = self.batches, self.geo
         counts = self._tuned_counts(self.counts(batches.seq_lens))
-        launched = counts.splits[:, 0] if self._tuned and self._batch_wide else self.cap
+        launched = counts.splits[:, 0] if self.tuned and self.batch_wide else self.cap
         row_lens = batches.seq_lens + self.step
         keys = row_lens if self.window is None else np.minimum(row_lens, self.window)
         split_keys = round_up(cdiv(keys, counts.splits), MIN_BLOCK_KV)
@@ -584,7 +393,7 @@ class _Step:
             state_values=state,
             scratch_bytes=scratch_rows * geo.q_heads * self.cap * state * 4,
             determinism={"static": "fixed count", "deterministic": "fixed size"}.get(self.mode, "batch-dependent"),
-            gates=tuple(self._gates(counts, launched, windowed, keys, split_keys, live, wrong)),
+            gates=tuple(gates(self, counts, launched, windowed, keys, split_keys, live, wrong)),
             detail=SglangDetail(
                 mode=self.mode,
                 kernel="grouped" if self.grouped else "normal",
@@ -621,161 +430,6 @@ class _Step:
             return KeyRanges(row(end - keys, n, r), row(size, n, r), row(live, n, r), row(end, n, r))
 
         return ranges
-
-    def _gates(
-        self,
-        counts: _Counts,
-        launched: Any,
-        windowed: Any,
-        keys: IntArray,
-        split_keys: IntArray,
-        live: IntArray,
-        wrong: int,
-    ) -> Iterator[GateArray]:
-        """Conditions in the order the engine meets them, worded on demand."""
-        opt, geo, gpu = self.opt, self.geo, self.gpu
-        longest = self.batches.max_seq_len
-        if geo.mla:
-            yield GateArray("mla_cap", self.rules.mla_cap and self.tile_size is None, self._say_mla_cap)
-        if self.hip and self.rules.lean:
-            yield GateArray(
-                "lean_kernel",
-                self.lean,
-                lambda n: (
-                    self.lean_reason(n)
-                    + (
-                        ": a persistent grid; ranges are those of the first KV head, others are cut elsewhere"
-                        if at(self.lean, n)
-                        else ": the standard kernel runs"
-                    )
-                ),
-            )
-        yield GateArray("deterministic", opt.deterministic, self._say_deterministic)
-        if opt.static_kv_splits:
-            yield GateArray(
-                "static_kv_splits",
-                self.mode == "static",
-                lambda n: (
-                    f"every row uses the cap, {at(self.cap, n)}"
-                    if self.mode == "static"
-                    else "ignored: deterministic mode has its own counts"
-                ),
-            )
-        if self.mode == "adaptive":
-            near = counts.near_equal
-            yield GateArray(
-                "near_equal_lengths",
-                near,
-                lambda n: (
-                    f"8 * longest {at(longest, n)} {'<' if at(near, n) else '>='} 10 * shortest "
-                    f"{at(self._shortest, n)}: "
-                    + ("all rows count as equally long" if at(near, n) else "splits even the lengths out")
-                    + f", ceil({at(longest, n)} / {at(counts.max_1, n)}) = {at(counts.chunk_1, n)} keys a split at most"
-                ),
-            )
-            wanted = cdiv(counts.ext_cores, counts.token_grid)
-            yield GateArray(
-                "cap_not_binding",
-                wanted <= self.cap,
-                lambda n: (
-                    f"min(ceil({at(counts.ext_cores, n)} / {at(counts.token_grid, n)} blocks) = {at(wanted, n)}, cap "
-                    f"{at(self.cap, n)}) = {at(counts.max_2, n)} splits for the longest row; "
-                    f"{at(counts.ext_cores, n)} = int({gpu.sm_count} SMs * max(log2({at(longest, n)} / 64), 1))"
-                ),
-            )
-        if opt.padded_batch is not None:
-            yield GateArray(
-                "no_padding_rows",
-                np.asarray(self.padded == 0),
-                lambda n: (
-                    f"the graph of {opt.padded_batch} rows runs {at(self.padded, n)} rows of length 1 beside "
-                    f"{at(self.batches.batch, n)} requests"
-                    + ("; they set the shortest length to 1" if self.mode == "adaptive" and at(self.padded, n) else "")
-                ),
-            )
-        if self._tuned:
-            yield GateArray(
-                "mla_decode_tune",
-                self._batch_wide,
-                lambda n: (
-                    f"gfx950: one count for the batch, {at(launched, n)}, replaces the device's and shrinks the grid"
-                    if self._batch_wide
-                    else "gfx950: tuned tile and warps; deterministic, fixed-tile and static counts stay"
-                ),
-            )
-        elif opt.mla_decode_tune:
-            yield GateArray("mla_decode_tune", False, lambda n: self._say_untuned())
-        yield GateArray(
-            "every_split_live",
-            (live == counts.splits).all(axis=1),
-            lambda n: self._say_rounding(n, counts, keys, split_keys, live),
-        )
-        if windowed is not None:
-            same = (windowed == counts.splits).all(axis=1) if isinstance(windowed, np.ndarray) else True
-            yield GateArray(
-                "window_counts",
-                same,
-                lambda n: (
-                    f"rows read their last {self.window} keys (models hand over their window, {geo.window}, minus 1) "
-                    f"with counts made for full lengths"
-                    + ("" if at(same, n) else "; SGLang computes counts for window lengths too but does not use them")
-                ),
-            )
-        if geo.group > BLOCK_H:
-            yield GateArray(
-                "kv_head_mapping",
-                np.logical_or(wrong == 0, self._lean_runs),
-                lambda n: (
-                    "the lean kernel maps every block to its KV head"
-                    if at(self._lean_runs, n)
-                    else f"block b of {self.head_blocks} reads KV head b // {cdiv(geo.group, BLOCK_H)}: "
-                    + (
-                        f"WRONG for {wrong} of {geo.q_heads} query heads (group {geo.group} is over {BLOCK_H}, not a "
-                        f"multiple of it, and there are {geo.kv_heads} KV heads)"
-                        if wrong
-                        else "right for every query head"
-                    )
-                ),
-            )
-
-    @property
-    def _shortest(self) -> Any:
-        """Length of the shortest row that the scheduler sees."""
-        shortest = self.batches.min_seq_len
-        return np.where(self.padded > 0, 1, shortest)
-
-    def _say_mla_cap(self, n: int) -> str:
-        if self.tile_size is not None:
-            return f"a fixed tile sets the cap: ceil({at(self.context, n)} / {self.tile_size}) = {at(self.cap, n)}"
-        if not self.rules.mla_cap:
-            return f"{self.version} has one cap for all models, {self.base_cap}; MLA has its own from 0.5.12 on"
-        limit = ", at most 256 on gfx942" if self.gpu.gfx == "gfx942" and self.rules.mla_cap_gfx942 else ""
-        return (
-            f"MLA: cap max({self.base_cap}, min(np2({self.gpu.sm_count} SMs), np2(ceil({at(self.context, n)} / 32))))"
-            f"{limit} = {at(self.cap, n)}"
-        )
-
-    def _say_deterministic(self, n: int) -> str:
-        if not self.opt.deterministic:
-            return "off: a row's splits depend on the rest of its batch"
-        return (
-            f"n = ceil(L / {self.tile_size}), cap ceil({at(self.context, n)} / {self.tile_size}) = {at(self.cap, n)}; "
-            f"the kernel then evens the n splits out, so boundaries move as a request grows, never with its batch"
-        )
-
-    def _say_untuned(self) -> str:
-        if not self.rules.mla_tune:
-            return f"{self.version} has no tuned geometry (0.5.18 on)"
-        return "applies to MLA of head_dim 576 on gfx950 only"
-
-    def _say_rounding(self, n: int, counts: _Counts, keys: IntArray, split_keys: IntArray, live: IntArray) -> str:
-        """The row that loses most splits to the rounding, in numbers."""
-        asked = np.broadcast_to(counts.splits, live.shape)[n]
-        worst = int(np.argmax(asked - live[n]))
-        return (
-            f"ceil(ceil({keys[n, worst]} / {asked[worst]}) / 32) * 32 = {split_keys[n, worst]} keys a split: "
-            f"{live[n, worst]} of {asked[worst]} requested splits have keys"
-        )
 
 
 def _check_batches(batches: Batches) -> None:
