@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -20,6 +19,8 @@ class UnknownNameError(InputError):
     """A model, GPU, engine or option that does not exist, with the nearest names that do."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        import difflib  # here, because only an error needs it
+
         known = sorted(set(known))
         near = difflib.get_close_matches(name.lower()[:80], known, n=3, cutoff=0.5)
         shown = ", ".join(near) if near else ", ".join(known[:12]) + (", …" if len(known) > 12 else "")

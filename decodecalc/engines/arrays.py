@@ -3,6 +3,8 @@
 One rule serves both doors. A single plan is N = 1 with one class per request; a sweep is N scenarios of one class each,
 whose `counts` say how many equal requests the batch holds. Geometry, cache and GPU are plain numbers of the whole array
 (rules branch on them); lengths, query tokens and batch sizes vary along it.
+
+These classes are internal and never compared or printed: leaving the generated methods out keeps start-up short.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from decodecalc.launch import KeyRange
 BoolArray = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Batches:
     """seq_lens, q_lens, counts: int64 [N, R]. A class with count 0 is absent."""
 
@@ -92,7 +94,7 @@ class Batches:
         return self.largest(self.q_lens)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class GateArray:
     """One condition over the whole array. `passed` is bool or bool [N]; `reason(n)` words it for step n, on demand."""
 
@@ -101,7 +103,7 @@ class GateArray:
     reason: Callable[[int], str]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class KernelArray:
     """One kernel over the whole array; every entry is a number or an [N] array. It is launched where `when` is true."""
 
@@ -114,7 +116,7 @@ class KernelArray:
     when: Any = True
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Launches:
     """What a policy launches for every step of a `Batches`. Shapes: [N] or [N, R], or a plain number for all.
 
