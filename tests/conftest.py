@@ -1,10 +1,16 @@
-"""Options of the whole suite: folders of data that stand in for the committed copies."""
+"""Options of the whole suite (folders of data that stand in for the committed copies) and its shared fixtures."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from decodecalc.cli.main import run
 
 DATA = Path(__file__).parent / "data"
 
@@ -24,3 +30,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def data_dir() -> Path:
     """The committed test data."""
     return DATA
+
+
+@dataclass(frozen=True)
+class Result:
+    """Exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of a --format json run."""
+        return json.loads(self.out)["rows"]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """call("grid", "--model", "llama3-8b") runs one command."""
+
+    def invoke(*argv: str) -> Result:
+        capsys.readouterr()
+        code = run([str(a) for a in argv])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return invoke
