@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_TRITON_SUFFIX = re.compile(r"(?:_\d+[a-z]\w*|_\d+)$")
+_TRITON_SUFFIX = re.compile(r"_0[a-z]+\d\w*$")
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,10 @@ def _of_sequence(
     )  # fmt: skip
     merged = (roles[heads] == stage1) & (following[heads] == merge)
     scheduled = (roles[heads] == stage1) & (preceding[heads] == scheduler)
+    if len(heads) and roles[heads[-1]] == stage1 and not merged[-1]:
+        alike = shape[heads] == shape[heads[-1]]
+        if merged[alike].any():  # the recording ends between this launch and its merge
+            heads, merged, scheduled = heads[:-1], merged[:-1], scheduled[:-1]
     after, before = np.minimum(heads + 1, len(roles) - 1), np.maximum(heads - 1, 0)
     keys = np.stack([shape[heads], np.where(merged, shape[after], _NONE), replayed[heads]], axis=1)
     times = np.stack(

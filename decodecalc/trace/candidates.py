@@ -1,0 +1,114 @@
+"""Which layer and batch a launch group may be: what the user says, else what the trace says, else nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.batch import Batch
+from decodecalc.geometry import Geometry
+from decodecalc.kvcache import KvCache
+from decodecalc.models import LayerGroup
+from decodecalc.trace.infer import Inferred
+from decodecalc.trace.steps import StepNote
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+DEFAULT_HEAD_DIM = 128
+# Lengths that stand in where none are known, for engines whose launch then says something all the same: one long
+# enough to be split, one short enough not to be.
+_STAND_INS: Mapping[str, tuple[int, ...]] = {
+    "vllm-triton": (8192,),
+    "sglang-triton": (8192,),
+    "aiter-unified": (8192, 512),
+    "flash-attention-3": (8192, 256),
+}
+
+GIVEN, ANNOTATED, UNKNOWN = "given", "annotated", "unknown"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the user says about the traced run. Empty or None where nothing was said.
+
+    requests: batch sizes; contexts: lengths of uniform batches; ragged: one batch with every length. engines: (name,
+    version) pairs to hold launches against, None for whoever launched them.
+    """
+
+    layer_groups: tuple[LayerGroup, ...] = ()
+    model_kv_heads: int | None = None
+    requests: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    ragged: Batch | None = None
+    q_len: int = 1
+    kv: KvCache = field(default_factory=KvCache)
+    gpu: Gpu | None = None
+    engines: tuple[tuple[str, str | None], ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layer and a batch. lengths: given by the user, annotated in the trace (their sum), or unknown. inferred: what
+    was taken from the launch itself, so that its agreement proves less."""
+
+    layer: LayerGroup
+    batch: Batch
+    lengths: str
+    inferred: tuple[str, ...]
+
+
+def candidates(engine: str, known: Known, seen: Inferred, notes: Sequence[StepNote]) -> tuple[list[Candidate], str]:
+    """Everything the group may be, and what is missing when that is nothing."""
+    layers, from_launch = _layers(known, seen)
+    if not layers:
+        return [], "the layer (--model, or --q-heads, --kv-heads, --head-dim)"
+    out = []
+    missing = ""
+    for layer in layers:
+        batches, missing = _batches(engine, known, seen, notes)
+        out += [Candidate(layer, batch, lengths, (*from_launch, *taken)) for batch, lengths, taken in batches]
+    return out, missing
+
+
+def _layers(known: Known, seen: Inferred) -> tuple[tuple[LayerGroup, ...], tuple[str, ...]]:
+    if known.layer_groups:
+        return known.layer_groups, ()
+    q_heads = seen.q_heads or (seen.kv_heads * seen.group if seen.kv_heads and seen.group else None)
+    if q_heads is None or seen.kv_heads is None or q_heads % seen.kv_heads:
+        return (), ()
+    dim = seen.head_dim or DEFAULT_HEAD_DIM
+    geo = Geometry(q_heads, seen.kv_heads, dim, 512 if seen.mla and dim == 576 else None, mla=bool(seen.mla))
+    return (LayerGroup("inferred", 1, geo),), ("heads",)
+
+
+def _batches(
+    engine: str, known: Known, seen: Inferred, notes: Sequence[StepNote]
+) -> tuple[list[tuple[Batch, str, tuple[str, ...]]], str]:
+    """(batch, where its lengths come from, what was inferred) triples."""
+    if known.ragged is not None:
+        return [(known.ragged, GIVEN, ())], ""
+    sizes, q_len = known.requests, known.q_len
+    taken: tuple[str, ...] = ()
+    decodes = {note.decodes for note in notes if note.decodes}
+    if not sizes and len(notes) == 1 and len(decodes) == 1:
+        whole = notes[0].batch()
+        if whole is not None and not known.contexts and not notes[0].prefills:
+            return [(whole, ANNOTATED, ())], ""
+        sizes = tuple(decodes)
+    if not sizes and seen.batch is not None:
+        sizes, taken = (seen.batch,), ("batch",)
+        if seen.query_tokens and seen.query_tokens % seen.batch == 0 and q_len == 1:
+            q_len = seen.query_tokens // seen.batch
+    if not sizes:
+        return [], "the batch (--batch with --context, or --seq-lens)"
+    if known.contexts:
+        return [(Batch.uniform(b, c, q_len), GIVEN, taken) for b in sizes for c in known.contexts], ""
+    if seen.context_range is not None:
+        return [(Batch.uniform(b, seen.context_range[1], q_len), UNKNOWN, (*taken, "length range")) for b in sizes], ""
+    stand_ins = _STAND_INS.get(engine)
+    if stand_ins is None:
+        return [], "the KV lengths (--context or --seq-lens), on which this engine's launch depends"
+    return [(Batch.uniform(b, c, q_len), UNKNOWN, taken) for b in sizes for c in stand_ins], ""
