@@ -69,7 +69,7 @@ def planned(name, version, geo, batch, gpu, given_options):
 
 
 @every_version
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(geo=geometries(), lens=st.lists(keys, min_size=1, max_size=6), sms=st.integers(1, 300), opts=options)
 def test_live_splits_tile_the_keys_once(name, version, geo, lens, sms, opts):
     """Live splits are in order, without gap or overlap, end with the request and are as many as counted; what lies
@@ -86,7 +86,7 @@ def test_live_splits_tile_the_keys_once(name, version, geo, lens, sms, opts):
 
 
 @every_version
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(geo=geometries(), lens=st.lists(keys, min_size=1, max_size=6), q_len=st.integers(1, 5), opts=options)
 def test_counts_are_ordered(name, version, geo, lens, q_len, opts):
     """working <= live <= requested <= launched, and no more blocks work than are launched."""
@@ -101,7 +101,7 @@ def test_counts_are_ordered(name, version, geo, lens, q_len, opts):
 
 
 @every_version
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     geo=geometries(),
     steps=st.lists(st.tuples(st.integers(1, 80), keys, st.integers(1, 3)), min_size=1, max_size=6),

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from decodecalc.batch import Batch
-from decodecalc.engines.flash_attention_2 import POLICY
+import decodecalc as dc
 from decodecalc.errors import GateError
-from decodecalc.geometry import Geometry
-from decodecalc.gpus import Gpu
-from decodecalc.kvcache import KvCache
 
 GOLDEN = "flash_attention2"
 LEFT_OUT: dict[str, str] = {}
@@ -28,21 +24,21 @@ def test_launch_is_the_recorded_one(case, check):
 def ours(given):
     """Our plan in the recording's words."""
     try:
-        plan = POLICY.plan(
-            Geometry(q_heads=given["q_heads"], kv_heads=given["kv_heads"], head_dim=given["head_dim"]),
-            Batch.uniform(given["batch"], given["seqlen_k"], given["q_len"]),
-            KvCache(page_size=given["page_size"] or 1),
-            Gpu(name="recorded", sm_count=given["sm_count"], compute_capability=tuple(given["compute_capability"])),
-            {
-                "api": given["api"],
-                "seqlen_k": given["seqlen_k"],
-                "num_splits_arg": given["num_splits_arg"],
-                "causal": given["causal"],
-                "window_left": given["window_left"],
-                "window_right": given["window_right"],
-                "paged": given["page_size"] is not None,
-            },
-            "2.8.4",
+        plan = dc.plan(
+            "flash-attention-2@2.8.4",
+            dc.Geometry(q_heads=given["q_heads"], kv_heads=given["kv_heads"], head_dim=given["head_dim"]),
+            dc.Batch.uniform(given["batch"], given["seqlen_k"], given["q_len"]),
+            kv=dc.KvCache(page_size=given["page_size"] or 1),
+            gpu=dc.Gpu(
+                name="recorded", sm_count=given["sm_count"], compute_capability=tuple(given["compute_capability"])
+            ),
+            api=given["api"],
+            seqlen_k=given["seqlen_k"],
+            num_splits_arg=given["num_splits_arg"],
+            causal=given["causal"],
+            window_left=given["window_left"],
+            window_right=given["window_right"],
+            paged=given["page_size"] is not None,
         )
     except GateError as refusal:
         return {"supported": False, "reason": refusal.code}

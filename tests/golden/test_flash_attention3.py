@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from decodecalc.batch import Batch
-from decodecalc.engines.flash_attention_3 import POLICY
+import decodecalc as dc
 from decodecalc.errors import GateError
-from decodecalc.geometry import Geometry
-from decodecalc.gpus import Gpu
-from decodecalc.kvcache import KvCache
 
 GOLDEN = "flash_attention3"
 LEFT_OUT: dict[str, str] = {}
@@ -46,23 +42,21 @@ def ours(given):
     lens = given["cache_seqlens"]
     capacity = given["seqlen_k_capacity"]
     try:
-        plan = POLICY.plan(
-            Geometry(given["q_heads"], given["kv_heads"], given["head_dim"], given["v_head_dim"]),
-            Batch([capacity] * given["batch"] if lens is None else lens, given["q_len"]),
-            KvCache(dtype="fp8" if given["fp8"] else "bf16", page_size=given["page_size"] or 1),
-            Gpu(name="recorded", sm_count=given["sm_count"], compute_capability=divmod(given["arch"], 10)),
-            {
-                "seqlen_k_capacity": capacity,
-                "cache_seqlens": lens is not None,
-                "cu_seqlens_q": given["cu_seqlens_q"],
-                "num_splits_arg": given["num_splits_arg"],
-                "causal": given["causal"],
-                "window_left": given["window_left"],
-                "window_right": given["window_right"],
-                "pack_gqa_arg": given["pack_gqa_arg"],
-                "paged": given["page_size"] is not None,
-            },
-            "3.0.0",
+        plan = dc.plan(
+            "flash-attention-3@3.0.0",
+            dc.Geometry(given["q_heads"], given["kv_heads"], given["head_dim"], given["v_head_dim"]),
+            dc.Batch([capacity] * given["batch"] if lens is None else lens, given["q_len"]),
+            kv=dc.KvCache(dtype="fp8" if given["fp8"] else "bf16", page_size=given["page_size"] or 1),
+            gpu=dc.Gpu(name="recorded", sm_count=given["sm_count"], compute_capability=divmod(given["arch"], 10)),
+            seqlen_k_capacity=capacity,
+            cache_seqlens=lens is not None,
+            cu_seqlens_q=given["cu_seqlens_q"],
+            num_splits_arg=given["num_splits_arg"],
+            causal=given["causal"],
+            window_left=given["window_left"],
+            window_right=given["window_right"],
+            pack_gqa_arg=given["pack_gqa_arg"],
+            paged=given["page_size"] is not None,
         )
     except GateError as refusal:
         return {"supported": False, "reason": refusal.code}
