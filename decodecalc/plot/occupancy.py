@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from decodecalc.analysis.occupancy import occupancy, occupancy_arrays
-from decodecalc.engines.arrays import Batches
-from decodecalc.errors import GateError
+from decodecalc.plot.series import along_batches, labelled
 from decodecalc.plot.style import line_style, log2_ticks
 
 if TYPE_CHECKING:
@@ -25,37 +22,15 @@ def rows(request: Request, against: str = "batch", **_: Any) -> list[dict[str, A
 
 def _against_batch(request: Request) -> list[dict[str, Any]]:
     s = request.scenarios
-    sizes = np.array(sorted({b.size for b in s.batches}))
-    if len(sizes) == 1:
-        sizes = np.unique(np.concatenate([np.arange(1, 33), np.arange(34, 132, 2), [136, 160, 192, 256]]))
-    context, q_len = s.batches[0].max_seq_len, s.batches[0].max_q_len
-    steps = Batches.uniform(sizes, context, q_len)
     out: list[dict[str, Any]] = []
-    for group in s.layer_groups:
-        for policy, version in s.engines:
-            chosen = policy.version(version)
-            opts = policy.options_type.from_mapping(policy.name, s.options_of(policy))
-            try:
-                found = policy.launches(group.geometry, steps, s.kv, s.gpu, opts, chosen)
-            except GateError:
-                continue
-            covered = occupancy_arrays(steps, found, s.gpu)
-            split = np.broadcast_to(found.is_split, sizes.shape)
-            for i, size in enumerate(sizes.tolist()):
-                out.append(
-                    {
-                        "layer_group": group.name,
-                        "engine": policy.name,
-                        "version": chosen.name,
-                        "batch": size,
-                        "context": context,
-                        "path": found.path_names[bool(split[i])],
-                        "live_blocks": int(covered.live_blocks[i]),
-                        "unsplit_blocks": int(covered.unsplit_blocks[i]),
-                        "sm_coverage": float(covered.sm_coverage[i]),
-                        "unsplit_sm_coverage": min(int(covered.unsplit_blocks[i]) / s.gpu.sm_count, 1.0),
-                    }
-                )
+    for line in along_batches(request):
+        covered = occupancy_arrays(line.steps, line.found, s.gpu)
+        names = ("live_blocks", "unsplit_blocks", "sm_coverage")
+        columns = [line.per_step(getattr(covered, name)) for name in names]
+        for batch, split, *values in zip(line.x, line.per_step(line.found.is_split), *columns):
+            path = line.found.path_names[bool(split)]
+            row = line.row(batch=batch, context=s.batches[0].max_seq_len, path=path, **dict(zip(names, values)))
+            out.append({**row, "unsplit_sm_coverage": min(row["unsplit_blocks"] / s.gpu.sm_count, 1.0)})
     return out
 
 
@@ -99,15 +74,11 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, agains
 
 
 def _draw_batch(ax: Any, data: list[dict[str, Any]]) -> None:
-    series = list(dict.fromkeys((r["layer_group"], r["engine"], r["version"]) for r in data))
-    groups = len({g for g, _, _ in series}) > 1
-    for i, (group, engine, version) in enumerate(series):
-        mine = [r for r in data if (r["layer_group"], r["engine"]) == (group, engine)]
-        label = f"{engine} {version}" + (f", {group} layers" if groups else "")
+    for i, label, mine in labelled(data):
         if i == 0:
             x, y = [r["batch"] for r in mine], [100 * r["unsplit_sm_coverage"] for r in mine]
-            ax.plot(x, y, color="#8A8A8A", linewidth=4, alpha=0.5, label=f"unsplit ({engine}'s blocks)")
-        style = {**line_style(i), "markersize": 3}
+            ax.plot(x, y, color="#8A8A8A", linewidth=4, alpha=0.5, label=f"unsplit ({mine[0]['engine']}'s blocks)")
+        style = {**line_style(i), "markersize": 3, "markevery": 4}
         ax.plot([r["batch"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
     ax.set_xscale("log", base=2)
     log2_ticks(ax.xaxis, None)

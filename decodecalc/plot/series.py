@@ -1,0 +1,81 @@
+"""The runs of policies that figures draw as lines: along batch sizes or contexts, one line per layer group and
+engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decodecalc.engines.arrays import Batches, Launches
+from decodecalc.engines.base import Policy, PolicyVersion
+from decodecalc.errors import GateError
+from decodecalc.models import LayerGroup
+
+if TYPE_CHECKING:
+    from decodecalc.cli.options import Request
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: `x` are its batch sizes or contexts, `found` what the policy launches at each of `steps`."""
+
+    group: LayerGroup
+    policy: Policy
+    version: PolicyVersion
+    x: list[int]
+    steps: Batches
+    found: Launches
+
+    def row(self, **values: Any) -> dict[str, Any]:
+        """A data row of this line."""
+        names = {"layer_group": self.group.name, "engine": self.policy.name, "version": self.version.name}
+        return {**names, **values}
+
+    def per_step(self, value: Any) -> list[Any]:
+        """A number, [N] or [N, 1] entry of `found` as one value per x."""
+        array = np.asarray(value)
+        array = array[:, 0] if array.ndim == 2 else array
+        return np.broadcast_to(array, (len(self.x),)).tolist()
+
+
+def along_contexts(request: Request) -> Iterator[Series]:
+    """The given contexts, or 64 to 128 Ki when one was given, at the first batch size."""
+    batches = request.scenarios.batches
+    contexts = np.array(sorted({b.max_seq_len for b in batches}))
+    if len(contexts) == 1:
+        contexts = np.unique(np.round(2 ** np.linspace(6, 17, 89)).astype(np.int64))
+    yield from _run(request, contexts.tolist(), Batches.uniform(batches[0].size, contexts, batches[0].max_q_len))
+
+
+def along_batches(request: Request) -> Iterator[Series]:
+    """The given batch sizes, or 1 to 256 when one was given, at the first context."""
+    batches = request.scenarios.batches
+    sizes = np.array(sorted({b.size for b in batches}))
+    if len(sizes) == 1:
+        sizes = np.concatenate([np.arange(1, 33), np.arange(34, 133, 2), [136, 160, 192, 256]])
+    yield from _run(request, sizes.tolist(), Batches.uniform(sizes, batches[0].max_seq_len, batches[0].max_q_len))
+
+
+def _run(request: Request, x: list[int], steps: Batches) -> Iterator[Series]:
+    s = request.scenarios
+    for group in s.layer_groups:
+        for policy, name in s.engines:
+            version = policy.version(name)
+            options = policy.options_type.from_mapping(policy.name, s.options_of(policy))
+            try:
+                found = policy.launches(group.geometry, steps, s.kv, s.gpu, options, version)
+            except GateError:
+                continue
+            yield Series(group, policy, version, x, steps, found)
+
+
+def labelled(data: list[dict[str, Any]]) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
+    """Rows of each line with its number and label; layer groups are named where there are several."""
+    lines = list(dict.fromkeys((r["layer_group"], r["engine"], r["version"]) for r in data))
+    several = len({group for group, _, _ in lines}) > 1
+    for i, (group, engine, version) in enumerate(lines):
+        mine = [r for r in data if (r["layer_group"], r["engine"], r["version"]) == (group, engine, version)]
+        yield i, f"{engine} {version}" + (f", {group} layers" if several else ""), mine
