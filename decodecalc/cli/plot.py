@@ -10,6 +10,7 @@ from decodecalc.cli.options import resolve, scenario_options
 from decodecalc.cli.output import write_bytes, write_text
 from decodecalc.errors import InputError
 from decodecalc.plot import FIGURES, load_figure
+from decodecalc.units import parse_counts
 
 
 @click.command(
@@ -17,6 +18,7 @@ from decodecalc.plot import FIGURES, load_figure
 )
 @click.argument("figure", type=click.Choice(FIGURES))
 @scenario_options
+@click.option("--tps", default=None, help="TP degrees drawn side by side: 1,2,8 (occupancy, splits, merge).")
 @click.option("--against", default=None, help="occupancy: batch or splits on the x axis.")
 @click.option("--measured", type=click.Path(exists=True, dir_okay=False), help="A verify report (JSON) to draw beside.")
 @click.option("--size", default="slide", show_default=True, help="slide or column (of a paper).")
@@ -24,6 +26,7 @@ from decodecalc.plot import FIGURES, load_figure
 @click.option("--output", "-o", default=None, help="File to write: .png, .svg or .pdf. [default: FIGURE.png]")
 def command(
     figure: str,
+    tps: str | None,
     against: str | None,
     measured: str | None,
     size: str,
@@ -42,9 +45,14 @@ def command(
         raise InputError(f"--against must be one of {', '.join(choices)} for {figure}, not {against!r}")
     target = output or f"{figure}.png"
     format = check_suffix(target)
-    request = resolve(values, default_engine=getattr(module, "DEFAULT_ENGINES", "vllm-triton,sglang-triton"))
+    engines = getattr(module, "DEFAULT_ENGINES", "vllm-triton,sglang-triton")
+    request = resolve(values, default_engine=engines)
     options = {"against": against or (choices[0] if choices else None), "measured": measured}
-    rows = module.rows(request, **options)
+    requests = [request]
+    if tps is not None:
+        degrees = parse_counts(tps, "--tps")
+        requests = [resolve({**values, "tp": tp}, default_engine=engines) for tp in degrees]
+    rows = [row for each in requests for row in module.rows(each, **options)]
     if not rows:
         raise InputError(f"nothing to draw: no chosen engine can run this {figure} scenario")
     if data is not None:

@@ -74,10 +74,13 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, agains
 
 
 def _draw_batch(ax: Any, data: list[dict[str, Any]]) -> None:
+    drawn: set[tuple[int, str]] = set()
     for i, label, mine in labelled(data):
-        if i == 0:
+        unsplit = (mine[0]["tp"], mine[0]["layer_group"])
+        if unsplit not in drawn:
+            drawn.add(unsplit)
             x, y = [r["batch"] for r in mine], [100 * r["unsplit_sm_coverage"] for r in mine]
-            ax.plot(x, y, color="#8A8A8A", linewidth=4, alpha=0.5, label=f"unsplit ({mine[0]['engine']}'s blocks)")
+            ax.plot(x, y, color=line_style(i)["color"], linewidth=5, alpha=0.3, label=f"{label}: unsplit")
         style = {**line_style(i), "markersize": 3, "markevery": 4}
         ax.plot([r["batch"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
     ax.set_xscale("log", base=2)

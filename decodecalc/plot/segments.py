@@ -65,7 +65,7 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     ax.set_yticks(range(len(lanes)))
     ax.set_yticklabels([f"{engine}\nrequest {r}" if len(lanes) < 9 else f"{engine} {r}" for engine, _, r in lanes])
     ax.invert_yaxis()
-    ax.set_xlim(0, longest * 1.5)
+    ax.set_xlim(0, longest * 1.6)
     ax.set_xlabel("key position")
     ax.grid(axis="y", visible=False)
     shown = [state for state in _STYLE if any(r["state"] == state for r in data)]

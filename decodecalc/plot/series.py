@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class Series:
     """One line: `x` are its batch sizes or contexts, `found` what the policy launches at each of `steps`."""
 
+    tp: int
     group: LayerGroup
     policy: Policy
     version: PolicyVersion
@@ -31,7 +32,12 @@ class Series:
 
     def row(self, **values: Any) -> dict[str, Any]:
         """A data row of this line."""
-        names = {"layer_group": self.group.name, "engine": self.policy.name, "version": self.version.name}
+        names = {
+            "tp": self.tp,
+            "layer_group": self.group.name,
+            "engine": self.policy.name,
+            "version": self.version.name,
+        }
         return {**names, **values}
 
     def per_step(self, value: Any) -> list[Any]:
@@ -69,13 +75,17 @@ def _run(request: Request, x: list[int], steps: Batches) -> Iterator[Series]:
                 found = policy.launches(group.geometry, steps, s.kv, s.gpu, options, version)
             except GateError:
                 continue
-            yield Series(group, policy, version, x, steps, found)
+            yield Series(request.layers.tp, group, policy, version, x, steps, found)
 
 
 def labelled(data: list[dict[str, Any]]) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
-    """Rows of each line with its number and label; layer groups are named where there are several."""
-    lines = list(dict.fromkeys((r["layer_group"], r["engine"], r["version"]) for r in data))
-    several = len({group for group, _, _ in lines}) > 1
-    for i, (group, engine, version) in enumerate(lines):
-        mine = [r for r in data if (r["layer_group"], r["engine"], r["version"]) == (group, engine, version)]
-        yield i, f"{engine} {version}" + (f", {group} layers" if several else ""), mine
+    """Rows of each line with its number and label; TP degrees and layer groups are named where there are several."""
+    keys = ("tp", "layer_group", "engine", "version")
+    lines = list(dict.fromkeys(tuple(r[k] for k in keys) for r in data))
+    several = [len({line[i] for line in lines}) > 1 for i in range(len(keys))]
+    for i, line in enumerate(lines):
+        tp, group, engine, version = line
+        label = (
+            f"{engine} {version}" + (f", TP {tp}" if several[0] else "") + (f", {group} layers" if several[1] else "")
+        )
+        yield i, label, [r for r in data if tuple(r[k] for k in keys) == line]
