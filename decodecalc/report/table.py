@@ -32,7 +32,8 @@ class Column:
 class Table:
     """What a command found. `rows` are flat and go whole into json and csv; `columns` choose what people see.
 
-    heading: lines above the table (the scenario and the defaults used); notes: lines below it.
+    heading: lines above the table (the scenario and the defaults used); notes: lines below it. shown: the rows that
+    people see, where those are not all (what was refused is in json and csv, and in a note).
     """
 
     command: str
@@ -41,12 +42,17 @@ class Table:
     columns: Sequence[Column] = ()
     heading: Sequence[str] = ()
     notes: Sequence[str] = field(default=())
+    shown: Sequence[Mapping[str, Any]] | None = None
 
     def shown_columns(self) -> Sequence[Column]:
         """The columns for people: those given, or every key of the first row."""
         if self.columns:
             return self.columns
         return [Column(key, key) for key in (self.rows[0] if self.rows else ())]
+
+    def shown_rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows for people."""
+        return self.rows if self.shown is None else self.shown
 
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame (pandas is imported here and nowhere else)."""
@@ -148,7 +154,7 @@ def _markdown(table: Table) -> str:
     lines = [*table.heading, ""] if table.heading else []
     lines.append("| " + " | ".join(c.title for c in columns) + " |")
     lines.append("|" + "|".join("---:" if c.align == "right" else "---" for c in columns) + "|")
-    for r in table.rows:
+    for r in table.shown_rows():
         lines.append("| " + " | ".join(c.text(r).replace("|", "\\|") for c in columns) + " |")
     if table.notes:
         lines += ["", *(f"- {note}" for note in table.notes)]
@@ -157,7 +163,7 @@ def _markdown(table: Table) -> str:
 
 def _aligned(table: Table) -> str:
     columns = table.shown_columns()
-    cells = [[c.title for c in columns]] + [[c.text(r) for c in columns] for r in table.rows]
+    cells = [[c.title for c in columns]] + [[c.text(r) for c in columns] for r in table.shown_rows()]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = [*table.heading, ""] if table.heading else []
     for line in cells:
@@ -178,7 +184,7 @@ def _rich(table: Table, width: int) -> str:
     grid = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for column in table.shown_columns():
         grid.add_column(column.title, justify="left" if column.align == "left" else "right", overflow="fold")
-    for r in table.rows:
+    for r in table.shown_rows():
         grid.add_row(*(Text(c.text(r)) for c in table.shown_columns()))
     with console.capture() as capture:
         for line in table.heading:
