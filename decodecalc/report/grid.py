@@ -37,10 +37,13 @@ def grid_table(request: Request) -> Table:
     notes += _flips(request) if len(s.engines) <= 2 else []
     if len(rows) <= 4 and len(s.engines) <= 2:
         notes += [f"gate {r['engine']} {g['name']}: {_mark(g)}{g['reason']}" for r in rows for g in r["gates"]]
-    notes += [
-        f"not shown: {line}" for line in dict.fromkeys(f"{r['engine']}: {r['gates'][0]['reason']}" for r in refused)
-    ]
-    return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes)
+    notes += dict.fromkeys(f"not shown: {_why(r)}" for r in refused)
+    return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes, shown=rows)
+
+
+def _why(row: dict[str, Any]) -> str:
+    engine, reason = row["engine"], row["gates"][0]["reason"]
+    return reason if reason.startswith(engine) else f"{engine}: {reason}"
 
 
 def _mark(gate: dict[str, Any]) -> str:
