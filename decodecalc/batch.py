@@ -8,13 +8,14 @@ from typing import Any
 
 from decodecalc.errors import InputError
 from decodecalc.geometry import check_count
+from decodecalc.values import Shown
 
 MAX_REQUESTS = 1 << 20
 MAX_KEYS = 1 << 32
 
 
 @dataclass(frozen=True, init=False)
-class Batch:
+class Batch(Shown):
     """A decode step. `seq_lens[r]` keys and `q_lens[r]` query tokens of request r; keys include the new tokens.
 
     >>> Batch.uniform(batch=2, context=2560).seq_lens

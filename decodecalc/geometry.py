@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.errors import InputError
+from decodecalc.values import Shown
 
 MAX_HEADS = 1 << 16
 MAX_HEAD_DIM = 1 << 14
@@ -22,7 +23,7 @@ def check_count(name: str, value: Any, low: int = 1, high: int = 1 << 40) -> int
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Geometry(Shown):
     """One attention layer on one rank.
 
     `head_dim` is the width of a key, `head_dim_v` of a value (they differ for MLA and a few others). With

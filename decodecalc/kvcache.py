@@ -7,6 +7,7 @@ from typing import Any
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.geometry import Geometry, check_count
+from decodecalc.values import Shown
 
 # Bytes of one cache element. Block-scaled formats carry their scales: NVFP4 has one FP8 scale for 16 elements
 # (NVIDIA, "Introducing NVFP4"), MXFP4 one E8M0 scale for 32 (OCP Microscaling Formats 1.0, table 1).
@@ -37,7 +38,7 @@ def dtype_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class KvCache:
+class KvCache(Shown):
     """Layout of the paged KV cache.
 
     `page_size` is the page a kernel sees, in keys; 1 is a flat per-token index list. `allocator_page_size` is the

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.batch import Batch
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
+from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -118,7 +119,7 @@ class Splits:
 
 
 @dataclass(frozen=True)
-class LaunchPlan:
+class LaunchPlan(Shown):
     """What one engine launches for one layer of one decode step.
 
     path: `2d` (unsplit) / `3d` (split) for vllm-triton, `unsplit` / `split` elsewhere.

@@ -14,6 +14,7 @@ import numpy as np
 from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.intmath import cdiv
 from decodecalc.launch import LaunchPlan
+from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.engines.base import Policy
@@ -25,7 +26,7 @@ FLIP_SEARCH_LIMIT = 4096
 
 
 @dataclass(frozen=True)
-class Occupancy:
+class Occupancy(Shown):
     """Blocks of stage 1 against SMs.
 
     sm_coverage: share of the SMs that get at least one live block, if each free SM takes one first. waves: live blocks

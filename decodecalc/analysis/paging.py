@@ -13,12 +13,13 @@ from decodecalc.errors import GateError, InputError
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
+from decodecalc.values import Shown
 
 INDEX_BYTES = 4  # page ids and per-token indices are int32 in every engine modelled
 
 
 @dataclass(frozen=True)
-class Paging:
+class Paging(Shown):
     """Of the longest request unless `total` is in the name; shares are ratios to KV bytes of one KV head.
 
     table_entries: page ids of a request; table_bytes: their bytes; ids_per_tile: page ids a tile needs (1 when it

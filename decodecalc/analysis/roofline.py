@@ -14,6 +14,7 @@ from decodecalc.analysis.traffic import traffic
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
+from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -38,7 +39,7 @@ class TileWork:
 
 
 @dataclass(frozen=True)
-class Roofline:
+class Roofline(Shown):
     """One layer on one GPU. memory_bound_factor: ridge over intensity (above 1: memory-bound by that factor).
 
     intensity_flop_per_byte counts KV bytes only; intensity_total_flop_per_byte every byte the step moves (partial

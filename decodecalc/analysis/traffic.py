@@ -17,12 +17,13 @@ from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
+from decodecalc.values import Shown
 
 PARTIAL_BYTES = 4  # every engine keeps partial states in fp32
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Traffic(Shown):
     """All in bytes for one layer of one step on one rank; `_share` is a ratio to `kv_read_bytes`.
 
     Fields are ints and floats from `traffic`, [N] arrays from `traffic_arrays`: one set of formulas serves both.

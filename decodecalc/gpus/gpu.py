@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.gpus.fields import FIELDS, check_field
+from decodecalc.values import Shown
 
 
 class Peak(NamedTuple):
@@ -35,7 +36,7 @@ _MODE = {"nvfp4": "fp4", "mxfp4": "fp4"}
 
 
 @dataclass(frozen=True)
-class Gpu:
+class Gpu(Shown):
     """One GPU as a kernel launch sees it. SI units; None where a value is not known or does not exist.
 
     Matrix peaks are dense and, where the rates differ, with FP32 accumulate. `memory_bytes` is the marketed size,

@@ -11,10 +11,11 @@ from typing import Any
 
 from decodecalc.errors import ShardingError
 from decodecalc.geometry import Geometry, check_count
+from decodecalc.values import Shown
 
 
 @dataclass(frozen=True)
-class LayerGroup:
+class LayerGroup(Shown):
     """Layers of one model that run softmax attention with one geometry.
 
     `layers` counts them and `layer_indices` says which (0 is the model's first layer). `chunk` is set for
@@ -62,7 +63,7 @@ class LayerGroup:
 
 
 @dataclass(frozen=True)
-class RankModel:
+class RankModel(Shown):
     """One rank's share of a model under tensor parallelism.
 
     `model_kv_heads` is the KV-head count an engine derives for the rank from the one model-wide
@@ -96,7 +97,7 @@ class RankModel:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Shown):
     """A decoder model as its configuration describes it, before sharding.
 
     `layer_groups` are in the order in which the layers first appear; layers without softmax attention (Mamba,

@@ -31,7 +31,7 @@ def rows(request: Request, measured: str | None = None, **_: Any) -> list[dict[s
 
 
 def _predicted_s(request: Request) -> dict[tuple[str, str, int, int], float]:
-    from decodecalc.cost.predict import predict
+    from decodecalc.cost import predict
     from decodecalc.scenario import Planned
 
     plans = (p for p in request.scenarios.plans() if isinstance(p, Planned))

@@ -72,3 +72,16 @@ def test_dtype_names_of_torch_and_vllm_are_understood() -> None:
         "fp16",
         "fp8",
     ]
+
+
+def test_a_notebook_shows_values_as_tables_and_frames() -> None:
+    """Every public value has an HTML repr, escaped, and a one-row frame."""
+    gpu = dc.load_gpu("h200-sxm").with_(name="<b>mine</b>")
+    plan = dc.plan("vllm-triton", Geometry(32, 8, 128), Batch([128, 8192]), gpu=gpu)
+    shown = (plan, plan.geometry, plan.batch, plan.kv, gpu, dc.occupancy(plan), dc.traffic(plan), dc.roofline(plan))
+    for value in (*shown, dc.paging(plan), dc.load_model("llama3-8b"), dc.load_model("llama3-8b").shard(2)):
+        page = value._repr_html_()
+        assert page.startswith("<table>")
+        assert "<b>mine" not in page
+        assert len(value.to_frame()) == 1
+    assert plan.to_frame()["geometry.q_heads"][0] == 32
