@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -128,6 +129,14 @@ def test_short_rows_lose_most_splits_to_rounding():
     """29 requested splits of 256 keys: ceil(256 / 29) = 9 rounds up to 32 keys, 8 splits live (114 SMs, cap 32)."""
     p = sglang(lens=(256,), gpu=load_gpu("h100-sxm").with_(sm_count=114), max_kv_splits_arg=32)
     assert (p.splits.requested, p.splits.live, p.live_blocks) == ((29,), (8,), 64)
+
+
+def test_counts_and_grids_seen_on_an_h200(data_dir):
+    """SGLang's scheduler and kernels ran on an H200 (traces' inputs): our counts for every request of every trace."""
+    for file in sorted((data_dir / "traces").glob("*.inputs.json")):
+        seen = json.loads(file.read_text())
+        p = sglang(Geometry(seen["h"], seen["hk"], 128), seen["lens"], "h200")
+        assert list(p.splits.requested) == seen["sgl_splits"], file.name
 
 
 # -- modes ------------------------------------------------------------------------------------------------------------
