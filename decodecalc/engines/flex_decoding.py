@@ -5,15 +5,16 @@ request's own length. The split count is fixed at compile time from the batch an
 the list of blocks that the mask leaves, so with a window only the first splits of that list have work. The merge is not
 a kernel of its own: inductor generates a reduction over the partials, and it runs even for one split.
 
-Three things that users meet: a group that is no power of two (Qwen2.5-7B: 7) or 128 or more query tokens fall back to
-the unsplit flex_attention kernel, where every query head reads the keys again; without a BlockMask the "mask" is one
-block of 2^30 keys, TILE_KV is that over the splits, and the first split reads everything; vLLM's FlexAttention backend
-forces the unsplit kernel (FORCE_USE_FLEX_ATTENTION).
+Four things that users meet: a group that is no power of two (Qwen2.5-7B: 7) or 128 or more query tokens fall back to
+the unsplit flex_attention kernel, where every query head reads the keys again; since 2.11, without a BlockMask the
+"mask" is one block of 2^30 keys, TILE_KV is that over the splits, and the first split reads everything; 2.6 counted on
+128 SMs whatever the device; vLLM's FlexAttention backend forces the unsplit kernel (FORCE_USE_FLEX_ATTENTION).
 
-Source: torch 2.13.0 wheel, torch/_inductor/kernel/flex/flex_decoding.py (_use_flex_decoding, get_split_k,
-flex_decoding_grid, create_flex_decoding_kernel), templates/flex_decode.py.jinja, kernel/flex/flex_attention.py
+Source: torch wheels 2.6.0, 2.7.0, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.13.0 and 2.14.1, folder torch/_inductor:
+kernel/flex/flex_decoding.py (_use_flex_decoding, get_split_k, flex_decoding_grid, create_flex_decoding_kernel),
+kernel/flex/templates/flex_decode.py.jinja (both in kernel/flex_decoding.py up to 2.8), kernel/flex/flex_attention.py
 (flex_attention_grid), template_heuristics/triton.py (get_flex_decode_configs, get_flex_attn_fwd_configs, without
-max-autotune), torch/nn/attention/flex_attention.py (create_block_mask: a mask with fewer query rows than a block has no
+max-autotune); torch/nn/attention/flex_attention.py (create_block_mask: a mask with fewer query rows than a block has no
 full blocks; the list keeps the keys' order).
 """
 
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 
 MIN_ROWS = 16  # BLOCK_M of create_flex_decoding_kernel
 MOST_QUERY_TOKENS = 127  # _use_flex_decoding: fewer than 128
-SPLITS_PER_SM = 2  # get_split_k
 NO_MASK_BLOCK = 1 << 30  # _LARGE_SPARSE_BLOCK_SIZE
-# (BLOCK_M, BLOCK_N, warps) of the unsplit kernel for 2-byte elements, by (lowest compute capability) and head dim:
-# template_heuristics/triton.py. Thor takes sm_120's; a head dim that is not listed takes the default.
+# (BLOCK_M, BLOCK_N, warps) of the unsplit kernel for 2-byte elements, by lowest compute capability and head dim:
+# template_heuristics/triton.py of 2.13 (older releases lack D 192, and Thor's). Thor takes sm_120's; a head dim that is
+# not listed takes the default.
 _UNSPLIT_DEFAULT, _UNSPLIT_WIDE = (64, 64, 4), (64, 32, 4)
 _UNSPLIT = (
     ((11, 0), {64: (128, 64, 4), 128: (128, 64, 8), 256: (32, 64, 4)}),
@@ -55,6 +56,26 @@ _UNSPLIT_HIP = {
     ("gfx950", "bf16"): {64: (128, 64, 4), 128: (128, 64, 4), 256: (32, 64, 4)},
     ("gfx950", "fp16"): {64: (128, 64, 4), 128: (128, 64, 4), 256: (32, 64, 4)},
 }
+_UNSPLIT_SM100_SINCE_2_14 = {**_UNSPLIT[1][1], 64: (128, 64, 4), 128: (128, 128, 8)}
+
+
+@dataclass(frozen=True)
+class FlexRules:
+    """What differs between releases.
+
+    splits_per_sm: the factor of get_split_k. fixed_sms: SMs that it counts on, None for the device's. rows_first: the
+    grid is (row tiles, requests x KV heads, splits), else (requests x KV heads, splits, 1). cuts_mask_blocks: without
+    full blocks a split is cut from the mask's blocks, else always from KV_LEN. odd_groups_fall_back: a group that is no
+    power of two takes the unsplit kernel, else it fails to compile. sm100_since_2_14:
+    newer unsplit tiles of compute capability 10.
+    """
+
+    splits_per_sm: int = 2
+    fixed_sms: int | None = None
+    rows_first: bool = True
+    cuts_mask_blocks: bool = True
+    odd_groups_fall_back: bool = True
+    sm100_since_2_14: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +115,7 @@ class FlexDecodingDetail:
     """The engine's quantities under its names."""
 
     use_decode: Any
+    counted_sms: int
     SPLIT_KV: Any
     BLOCK_M: Any
     BLOCK_N: Any
@@ -116,7 +138,7 @@ def _decode_block_n(gpu: Gpu, options: FlexDecodingOptions) -> tuple[int, int]:
     return block_n, (4 if gpu.is_hip else 2) * _warp(gpu)
 
 
-def _unsplit_tile(geo: Geometry, kv: KvCache, gpu: Gpu) -> tuple[int, int, int]:
+def _unsplit_tile(geo: Geometry, kv: KvCache, gpu: Gpu, rules: FlexRules) -> tuple[int, int, int]:
     """(BLOCK_M, BLOCK_N, threads) of the unsplit kernel: get_flex_attn_fwd_configs without autotuning."""
     if gpu.is_hip:
         listed = _UNSPLIT_HIP.get((gpu.gfx or "", kv.dtype), {})
@@ -125,6 +147,7 @@ def _unsplit_tile(geo: Geometry, kv: KvCache, gpu: Gpu) -> tuple[int, int, int]:
     found = _UNSPLIT_DEFAULT if geo.head_dim <= 256 else _UNSPLIT_WIDE
     for lowest, tiles in _UNSPLIT:
         if (gpu.compute_capability or (9, 0)) >= lowest:
+            tiles = _UNSPLIT_SM100_SINCE_2_14 if lowest == (10, 0) and rules.sm100_since_2_14 else tiles
             found = tiles.get(geo.head_dim, found) if geo.head_dim <= 256 else found
             break
     return found[0], found[1], found[2] * _warp(gpu)
@@ -138,12 +161,41 @@ class FlexDecoding(Policy):
     word_for_split = "split (SPLIT_KV)"
     versions = (
         PolicyVersion(
+            "2.14",
+            "torch 2.14.1 torch/_inductor/kernel/flex/flex_decoding.py get_split_k, templates/flex_decode.py.jinja, "
+            "heuristics/template/triton.py",
+            ("2.14.0", "2.14.1"),
+            FlexRules(sm100_since_2_14=True),
+            "as 2.13, with other unsplit tiles on compute capability 10",
+        ),
+        PolicyVersion(
             "2.13",
-            "torch 2.13.0 torch/_inductor/kernel/flex/flex_decoding.py get_split_k, flex_decoding_grid; "
-            "templates/flex_decode.py.jinja",
-            ("2.13.0", "2.13.0"),
-            None,
-            "the only release that was read",
+            "torch 2.11.0, 2.12.1 and 2.13.0 torch/_inductor/kernel/flex/flex_decoding.py get_split_k, "
+            "flex_decoding_grid; templates/flex_decode.py.jinja",
+            ("2.11.0", "2.13.0"),
+            FlexRules(),
+            "since 2.11: three-axis grid; without full blocks a split is cut from the mask's blocks",
+        ),
+        PolicyVersion(
+            "2.10",
+            "torch 2.9.1 and 2.10.0 torch/_inductor/kernel/flex/flex_decoding.py, templates/flex_decode.py.jinja",
+            ("2.9.1", "2.10.0"),
+            FlexRules(rows_first=False, cuts_mask_blocks=False),
+            "two-axis grid; a split is always cut from KV_LEN",
+        ),
+        PolicyVersion(
+            "2.8",
+            "torch 2.7.0 and 2.8.0 torch/_inductor/kernel/flex_decoding.py get_split_k, flex_decoding_template",
+            ("2.7.0", "2.8.0"),
+            FlexRules(rows_first=False, cuts_mask_blocks=False, odd_groups_fall_back=False),
+            "as 2.10; a group that is no power of two fails to compile",
+        ),
+        PolicyVersion(
+            "2.6",
+            "torch 2.6.0 torch/_inductor/kernel/flex_decoding.py get_split_k(SM=128), flex_decoding_template",
+            ("2.6.0", "2.6.0"),
+            FlexRules(1, 128, rows_first=False, cuts_mask_blocks=False, odd_groups_fall_back=False),
+            "one split per SM of a device of 128 SMs",
         ),
     )
     options_type = FlexDecodingOptions
@@ -167,12 +219,20 @@ class FlexDecoding(Policy):
         """The rule on arrays."""
         if kv.dtype not in ("bf16", "fp16"):
             raise GateError(f"flex-decoding is modelled for bf16 and fp16 K and V, not {kv.dtype}", code="dtype")
+        rules: FlexRules = version.rules
         kv_len = self._kv_len(geo, batches, options)
         q_len = batches.max_q_len
         group_fits = geo.group & (geo.group - 1) == 0
-        use_decode = (q_len <= MOST_QUERY_TOKENS) & group_fits & (not options.force_flex_attention)
+        use_decode = (q_len <= MOST_QUERY_TOKENS) & (not options.force_flex_attention)
+        if not group_fits and not rules.odd_groups_fall_back and use_decode.any():
+            raise GateError(
+                f"flex-decoding: before torch 2.9 a group must be a power of two, not {geo.group}: FlexAttention fails "
+                f"to compile; force_flex_attention takes the unsplit kernel",
+                code="group_not_power_of_2",
+            )
+        use_decode = use_decode & group_fits
         decode_n, decode_threads = _decode_block_n(gpu, options)
-        unsplit_m, unsplit_n, unsplit_threads = _unsplit_tile(geo, kv, gpu)
+        unsplit_m, unsplit_n, unsplit_threads = _unsplit_tile(geo, kv, gpu, rules)
         rows = q_len * geo.group
         decode_m = np.maximum(next_power_of_2(rows), MIN_ROWS)
         self._check_mask_blocks(use_decode, decode_m, decode_n, options)
@@ -180,7 +240,8 @@ class FlexDecoding(Policy):
         block_n = np.where(use_decode, decode_n, unsplit_n)
 
         pairs = batches.batch * geo.kv_heads
-        by_rule = np.maximum(gpu.sm_count // np.maximum(pairs, 1) * SPLITS_PER_SM, 1)
+        sms = rules.fixed_sms or gpu.sm_count
+        by_rule = np.maximum(sms // np.maximum(pairs, 1) * rules.splits_per_sm, 1)
         asked = by_rule if options.split_kv is None else np.full_like(by_rule, options.split_kv)
         count = np.where(use_decode, asked, 1)
 
@@ -190,11 +251,12 @@ class FlexDecoding(Policy):
         if options.block_mask:
             first = visible_start(batches, geo.window) // block * block
             n_blocks = cdiv(lens, block) - first // block
-            whole = np.broadcast_to(kv_len[:, None], lens.shape) if options.has_full_blocks else n_blocks * block
+            from_capacity = options.has_full_blocks or not rules.cuts_mask_blocks
         else:
             first, block = np.zeros_like(lens), NO_MASK_BLOCK
             n_blocks = np.ones_like(lens)
-            whole = n_blocks * block
+            from_capacity = not rules.cuts_mask_blocks
+        whole = np.broadcast_to(kv_len[:, None], lens.shape) if from_capacity else n_blocks * block
         split_keys = np.maximum(round_up(cdiv(whole, count[:, None]), block_n[:, None]), block_n[:, None])
         split_keys = np.where(use_decode[:, None], split_keys, round_up(kv_len, block_n)[:, None])
         live = cdiv(lens - first, split_keys)
@@ -209,6 +271,7 @@ class FlexDecoding(Policy):
         outputs = batches.batch * geo.q_heads * q_len
         detail = FlexDecodingDetail(
             use_decode=use_decode,
+            counted_sms=sms,
             SPLIT_KV=count,
             BLOCK_M=block_m,
             BLOCK_N=block_n,
@@ -218,7 +281,7 @@ class FlexDecoding(Policy):
             kv_num_blocks=n_blocks,
             kv_reads_per_key=heads * tiles // geo.kv_heads,
         )
-        grid = (tiles, pairs, count)
+        grid = (tiles, pairs, count) if rules.rows_first else (pairs, count, 1)
         unsplit_grid = (tiles, batches.batch, geo.q_heads)
         return Launches(
             is_split=use_decode,
@@ -244,7 +307,7 @@ class FlexDecoding(Policy):
             state_values=state,
             scratch_bytes=use_decode * outputs * count * state * 4,
             determinism=_determinism(options, use_decode),
-            gates=_gates(geo, batches, gpu, options, detail, live),
+            gates=_gates(geo, batches, options, detail, live),
             detail=detail,
         )
 
@@ -286,7 +349,6 @@ def _determinism(options: FlexDecodingOptions, use_decode: BoolArray) -> str:
 def _gates(
     geo: Geometry,
     batches: Batches,
-    gpu: Gpu,
     options: FlexDecodingOptions,
     d: FlexDecodingDetail,
     live: IntArray,
@@ -306,7 +368,7 @@ def _gates(
         if options.split_kv is not None:
             return f"SPLIT_KV = {options.split_kv} given"
         pairs = at(batches.batch, n) * geo.kv_heads
-        return f"{gpu.sm_count} SMs // {pairs} (request, KV head) pairs x 2, at least 1: {at(d.SPLIT_KV, n)}"
+        return f"{d.counted_sms} SMs over {pairs} (request, KV head) pairs: {at(d.SPLIT_KV, n)}"
 
     def why_live(n: int) -> str:
         most, splits = int(live[n].max()), at(d.SPLIT_KV, n)

@@ -13,8 +13,8 @@ from decodecalc.kvcache import KvCache
 LLAMA3_8B = Geometry(32, 8, 128)
 
 
-def flex(geo=LLAMA3_8B, lens=(2560,), q_lens=1, gpu="h100-sxm", kv=None, **options):
-    return plan("flex-decoding", geo, Batch(lens, q_lens), kv=kv, gpu=gpu, **options)
+def flex(geo=LLAMA3_8B, lens=(2560,), q_lens=1, gpu="h100-sxm", kv=None, torch="2.14", **options):
+    return plan(f"flex-decoding@{torch}", geo, Batch(lens, q_lens), kv=kv, gpu=gpu, **options)
 
 
 @pytest.mark.parametrize(("batch", "splits"), [(1, 32), (2, 16), (8, 4), (16, 2), (17, 1), (200, 1)])
@@ -87,8 +87,28 @@ def test_unsplit_tiles_follow_the_device():
     for gpu in ("a100-sxm", "h100-sxm", "b200", "rtx-5090", "mi300x"):
         p = flex(gpu=gpu, force_flex_attention=True)
         tiles[gpu] = (p.block_rows, p.tile_keys, p.stage1.threads)
-    nvidia = dict.fromkeys(("a100-sxm", "h100-sxm", "b200", "rtx-5090"), (128, 64, 256))
-    assert tiles == {**nvidia, "mi300x": (64, 64, 512)}
+    nvidia = dict.fromkeys(("a100-sxm", "h100-sxm", "rtx-5090"), (128, 64, 256))
+    assert tiles == {**nvidia, "b200": (128, 128, 256), "mi300x": (64, 64, 512)}
+    assert flex(gpu="b200", torch="2.13", force_flex_attention=True).tile_keys == 64
+
+
+def test_releases_differ():
+    """2.6 counted on 128 SMs, once; before 2.11 the grid had two axes and pieces were always cut from KV_LEN; before
+    2.9 an odd group failed to compile."""
+    grids = {v: flex(torch=v).stage1.grid for v in ("2.6.0", "2.8.0", "2.10.0", "2.12.1", "2.14.1")}
+    assert grids == {
+        "2.6.0": (8, 16, 1),
+        "2.8.0": (8, 32, 1),
+        "2.10.0": (8, 32, 1),
+        "2.12.1": (1, 8, 32),
+        "2.14.1": (1, 8, 32),
+    }
+    assert flex(torch="2.10", block_mask=False).splits.live == (20,)
+    assert flex(lens=(1000,), torch="2.10", kv_len=32_768, has_full_blocks=False).splits.live == (1,)
+    assert flex(Geometry(28, 4, 128), torch="2.10").stage1.name == "flex_attention"
+    with pytest.raises(GateError, match="power of two") as refusal:
+        flex(Geometry(28, 4, 128), torch="2.8")
+    assert refusal.value.code == "group_not_power_of_2"
 
 
 def test_a_split_count_given_by_hand():
