@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.occupancy import occupancy
@@ -16,9 +17,10 @@ from decodecalc.models import LayerGroup
 from decodecalc.scenario import Scenarios
 from decodecalc.trace.beliefs import DECODE, Belief, Company, believe
 from decodecalc.trace.candidates import GIVEN, UNKNOWN, Candidate, Known, candidates
-from decodecalc.trace.compare import Claim, claims
+from decodecalc.trace.compare import KERNEL, PATHS, SPLIT_PATHS, Claim, claims
 from decodecalc.trace.events import Trace
 from decodecalc.trace.infer import Inferred, infer
+from decodecalc.trace.model_says import ModelSays, model_says
 from decodecalc.trace.pairing import LaunchGroup, pair
 from decodecalc.trace.readers import Progress, read_trace
 from decodecalc.trace.recognise import UNIFIED, NameBook
@@ -79,8 +81,31 @@ class GroupAudit:
         """The path that ran, in the engine's words."""
         if self.observed_split is None:
             return None
-        names = ("2d", "3d") if self.engine in ("vllm-triton", "aiter-unified") else ("unsplit", "split")
+        names = PATHS if self.engine == "vllm-triton" else SPLIT_PATHS
         return names[self.observed_split]
+
+    @property
+    def lengths_known(self) -> bool:
+        """Whether every request's length is known, and the plan is what ran: then live splits and blocks are known."""
+        return self.plan is not None and self.lengths == GIVEN and self.status != MISMATCH
+
+    @property
+    def layer_inferred(self) -> bool:
+        """Whether the layer is made up from the launch: how many there are of it is then unknown."""
+        return "heads" in self.inferred
+
+    @property
+    def context(self) -> int | None:
+        """Keys of the longest request; None while the lengths are not known."""
+        return self.plan.batch.max_seq_len if self.plan is not None and self.lengths_known else None
+
+    @cached_property
+    def model(self) -> ModelSays:
+        """What the time model says about this launch, where the lengths are known."""
+        if self.plan is None or not self.lengths_known:
+            return ModelSays()
+        layers = self.layer.layers if self.layer is not None and not self.layer_inferred else None
+        return model_says(self.plan, layers, self.group.graph)
 
     @property
     def failed(self) -> tuple[Claim, ...]:
@@ -90,13 +115,12 @@ class GroupAudit:
     @property
     def live_blocks(self) -> int | None:
         """Blocks with keys to read; None while the lengths are not known."""
-        return self.plan.live_blocks if self.plan is not None and self.lengths == GIVEN else None
+        return self.plan.live_blocks if self.plan is not None and self.lengths_known else None
 
     @property
     def sm_coverage(self) -> float | None:
         """Share of the SMs with a live block; None while the lengths are not known."""
-        known = self.plan is not None and self.lengths == GIVEN
-        return occupancy(self.plan).sm_coverage if known and self.plan is not None else None
+        return occupancy(self.plan).sm_coverage if self.plan is not None and self.lengths_known else None
 
     @property
     def launched_coverage(self) -> float | None:
@@ -107,7 +131,9 @@ class GroupAudit:
     @property
     def kv_read_bytes(self) -> int | None:
         """Useful KV bytes of one launch; None while not even the sum of the lengths is known."""
-        return None if self.plan is None or self.lengths == UNKNOWN else traffic(self.plan).kv_read_bytes
+        if self.plan is None or self.lengths == UNKNOWN or self.status == MISMATCH:
+            return None
+        return traffic(self.plan).kv_read_bytes
 
     @property
     def achieved_bytes_per_s(self) -> float | None:
@@ -169,7 +195,9 @@ class Audit:
         if all(g.status == NO_GRID for g in decode):
             return "decode attention ran, but the trace has no grids (graph replay): timed, unverifiable"
         missing = sorted({g.note for g in decode if g.status == NEEDS})
-        return "decode attention ran, but is not checked: " + "; ".join(missing or sorted({g.status for g in decode}))
+        if missing:
+            return "decode attention ran, but checking it needs " + "; ".join(missing)
+        return "what could be decode attention is not checked: " + ", ".join(sorted({g.status for g in decode}))
 
 
 def audit_traces(
@@ -252,7 +280,8 @@ class _Attempt:
 
     @property
     def failures(self) -> int:
-        return sum(not c.holds for c in self.claims)
+        """Claims that do not hold. A wrong kernel outweighs all others: that version cannot have been launched."""
+        return sum(1000 if c.what == KERNEL else 1 for c in self.claims if not c.holds)
 
 
 class _Judge:
@@ -360,7 +389,7 @@ class _Judge:
             status = CONSISTENT if inferred else MATCH
         prefill = _more_than_decode(group, belief, best)
         if prefill and status in (MISMATCH, CONSISTENT):
-            return GroupAudit(group, belief, best.seen, PREFILL, share, engine=best.policy.name, note=prefill)
+            return GroupAudit(group, belief, best.seen, PREFILL, share, engine=belief.engines[0], note=prefill)
         explanation = self._explain(group, belief, best) if status == MISMATCH else ""
         versions = () if status not in _VERIFIED else self._versions(group, belief, best)
         return GroupAudit(

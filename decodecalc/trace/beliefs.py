@@ -114,8 +114,9 @@ def _unified(group: LaunchGroup, device: TraceDevice | None) -> Belief:
     amd = device is not None and (device.gfx is not None or device.warp_size == 64 or "AMD" in device.name)
     if name == "kernel_unified_attention":
         split = group.merge is not None if grid is None else grid[2] > 1
-        why = "one kernel name for both paths: vLLM 0.20 and later; it is split because grid z is over 1"
-        return Belief(DECODE, ("vllm-triton",), split, why if split else why.replace("split because", "unsplit unless"))
+        path = "" if grid is None else f"; grid z is {grid[2]}: {'split' if split else 'unsplit'}"
+        why = "one kernel name for both paths: vLLM 0.20 and later" + path
+        return Belief(DECODE, ("vllm-triton",), split, why)
     split = name.endswith("_3d")
     if not amd:
         return Belief(

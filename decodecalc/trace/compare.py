@@ -12,6 +12,9 @@ from decodecalc.trace.kernel_names import function_name
 from decodecalc.trace.pairing import LaunchGroup
 from decodecalc.trace.recognise import FA2, FA3, FLASHINFER, PAGED, ROCM, UNIFIED
 
+KERNEL = "kernel"
+PATHS, SPLIT_PATHS = ("2d", "3d"), ("unsplit", "split")  # vLLM's words, everyone else's
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -35,9 +38,9 @@ class Claim:
 def claims(plan: LaunchPlan, group: LaunchGroup, belief: Belief) -> tuple[Claim, ...]:
     """Every statement of the plan that this group can confirm or refute."""
     facts = group.kind.facts
-    out = [Claim("kernel", plan.stage1.name, function_name(group.stage1.name))]
+    out = [Claim(KERNEL, plan.stage1.name, function_name(group.stage1.name))]
     if belief.path_split is not None and group.family in (UNIFIED, FA2, FA3):
-        names = ("2d", "3d") if group.family == UNIFIED else ("unsplit", "split")
+        names = PATHS if plan.path in PATHS else SPLIT_PATHS
         out.append(Claim("path", plan.path, names[belief.path_split]))
     out += _launch("stage-1", plan.stage1, group.stage1)
     out.append(Claim("merge runs", plan.merge is not None, group.merge is not None))

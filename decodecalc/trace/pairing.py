@@ -41,7 +41,8 @@ class Timing:
         good = durations_s[np.isfinite(durations_s)]
         if not len(good):
             return cls(len(durations_s), 0, None, None, None, 0.0)
-        p10, median, p90 = (float(q) for q in np.percentile(good, (10, 50, 90)))
+        # Times are kept in float32; profilers write nanoseconds.
+        p10, median, p90 = (round(float(q), 10) for q in np.percentile(good, (10, 50, 90)))
         return cls(len(durations_s), len(good), median, p10, p90, float(good.sum()))
 
     def to_dict(self) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def _note(prefills: int, decodes: int, keys: int | None) -> StepNote | None:
 
 
 def distinct_notes(annotations: Iterable[Annotation]) -> tuple[StepNote, ...]:
-    """The different things that the annotations say, in order of first appearance."""
-    found = (step_note(a.name) for a in annotations)
-    return tuple(dict.fromkeys(note for note in found if note is not None))
+    """The different things that the annotations say, in order of first appearance. A note without the total of the keys
+    goes where another has the same requests with it."""
+    found = dict.fromkeys(note for a in annotations if (note := step_note(a.name)) is not None)
+    told = {(n.prefills, n.decodes) for n in found if n.decode_keys is not None}
+    return tuple(n for n in found if n.decode_keys is not None or (n.prefills, n.decodes) not in told)

@@ -1,0 +1,162 @@
+"""`decodecalc audit`: a real engine's profiler trace against the predictions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from decodecalc.cli.options import (
+    cache_options,
+    engine_options,
+    layer_options,
+    output_options,
+    resolve_gpu,
+    resolve_kv,
+    resolve_layers,
+    resolve_opts,
+)
+from decodecalc.cli.output import emit, write_text
+
+if TYPE_CHECKING:
+    from decodecalc.trace.candidates import Known
+
+
+@click.command(
+    "audit", epilog="Example:  decodecalc audit rank*.json.gz --model llama3-8b --tp 2 --seq-lens 2048,1865,902"
+)
+@click.argument("traces", nargs=-1, required=True, type=click.Path())
+@layer_options
+@click.option("--gpu", "-g", default=None, help="Name, JSON/TOML file or `auto`. [default: what the trace says]")
+@engine_options
+@click.option("--batch", "-b", default=None, help="Requests of the step, padding included. [default: from the grid]")
+@click.option("--context", "-c", default=None, help="Keys of every request: 2560 or 2k. [default: unknown]")
+@click.option("--seq-lens", default=None, help="One ragged batch: 128,8192 (instead of --batch, --context).")
+@click.option("--q-len", default="1", show_default=True, help="Query tokens per request.")
+@cache_options
+@click.option("--allow-truncated", is_flag=True, help="Audit what comes before the cut of a truncated file.")
+@click.option("--html", "html", type=click.Path(dir_okay=False), help="Write a self-contained page as well.")
+@output_options
+def command(
+    traces: tuple[str, ...],
+    allow_truncated: bool,
+    html: str | None,
+    format_: str,
+    output: str | None,
+    **values: Any,
+) -> int:
+    """Hold profiler traces of one run against what should have been launched.
+
+    Reads torch profiler JSON (.json, .json.gz; one file per rank), Nsight Systems SQLite exports and cuda_gpu_trace
+    CSV, and Nsight Compute CSV. Say what ran (--model, --seq-lens or --batch with --context) as far as you know: the
+    rest is taken from the launches where they show it. Exit code 1: something differs, or there was nothing to check.
+    """
+    from decodecalc.report.audit import audit_table
+    from decodecalc.trace.audit import audit_traces
+
+    known, inputs = _known(values)
+    with ExitStack() as stack:
+        found = audit_traces(
+            traces, known, allow_truncated=allow_truncated, progress=_progress(stack) if sys.stderr.isatty() else None
+        )
+    inputs = {"traces": list(traces), **inputs, "gpu": found.gpu.name if found.gpu else None}
+    heading = [
+        f"{trace.path}: {trace.format}, {trace.log.kernels} kernels, {len(trace.log)} of them attention"
+        for trace in found.traces
+    ]
+    table = audit_table(found, inputs, heading)
+    if html is not None:
+        from decodecalc.report.audit import audit_page
+
+        write_text(audit_page(found, table), html)
+    emit(table, format_, output)
+    return 0 if found.passed else 1
+
+
+def _known(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
+    """What the user says about the run. Nothing is assumed here: a default would be held against the trace."""
+    from decodecalc.batch import Batch
+    from decodecalc.engines import engine_names, load_policies, split_version
+    from decodecalc.errors import InputError
+    from decodecalc.trace.candidates import Known
+    from decodecalc.units import parse_counts
+
+    layers = None
+    if any(values[name] is not None for name in ("model", "q_heads", "kv_heads", "head_dim", "head_dim_v", "window")):
+        layers = resolve_layers(values)
+    elif values["tp"] != 1 or values["mla"]:
+        raise InputError("--tp and --mla describe a model: give --model or --q-heads with them")
+    if values["seq_lens"] is not None and (values["batch"] is not None or values["context"] is not None):
+        raise InputError("--seq-lens is a whole batch: it does not go with --batch or --context")
+    q_lens = parse_counts(values["q_len"], "--q-len")
+    ragged = None
+    if values["seq_lens"] is not None:
+        ragged = Batch(parse_counts(values["seq_lens"], "--seq-lens"), q_lens[0] if len(q_lens) == 1 else q_lens)
+    elif len(q_lens) != 1:
+        raise InputError("--q-len is one number here, or one for each of --seq-lens")
+    names = [part.strip() for part in (values["engine"] or "all").split(",") if part.strip()]
+    everyone = "all" in [name.lower() for name in names]
+    if not everyone:
+        load_policies(names)  # unknown names and versions fail before a long file is read
+    options: dict[str, Any] = {}
+    if values["opts"] or values["batch_invariant"]:
+        options = resolve_opts(values["opts"], values["batch_invariant"], list(engine_names()) if everyone else names)
+    kv = resolve_kv(values)
+    known = Known(
+        layer_groups=layers.layer_groups if layers else (),
+        model_kv_heads=layers.model_kv_heads if layers else None,
+        requests=_counts(values["batch"], "--batch"),
+        contexts=_counts(values["context"], "--context"),
+        ragged=ragged,
+        q_len=q_lens[0],
+        kv=kv,
+        gpu=None if values["gpu"] is None else resolve_gpu(values["gpu"]),
+        engines=None if everyone else tuple(split_version(name) for name in names),
+        options=options,
+    )
+    inputs = {
+        "model": layers.label if layers else None,
+        "tp": values["tp"],
+        "batch": list(known.requests),
+        "context": list(known.contexts),
+        "seq_lens": list(ragged.seq_lens) if ragged else None,
+        "q_len": list(q_lens),
+        "kv_dtype": kv.dtype,
+        "page_size": kv.page_size,
+        "engines": ["all"] if everyone else names,
+        "options": options,
+    }
+    return known, inputs
+
+
+def _counts(text: str | None, name: str) -> tuple[int, ...]:
+    from decodecalc.errors import InputError
+    from decodecalc.units import parse_counts
+
+    found = tuple(parse_counts(text, name)) if text is not None else ()
+    if found and min(found) < 1:
+        raise InputError(f"{name} must be at least 1, not {min(found)}")
+    return found
+
+
+def _progress(stack: ExitStack) -> Callable[[str], Callable[[int], None]]:
+    """A bar on stderr for each file read."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bars = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+
+    def start(path: str) -> Callable[[int], None]:
+        from rich.markup import escape
+
+        from decodecalc.report.text import plain
+
+        size = os.path.getsize(path) if os.path.isfile(path) else None
+        task = bars.add_task(escape(f"reading {plain(os.path.basename(path))}"), total=size)
+        return lambda n: bars.advance(task, n)
+
+    return start
