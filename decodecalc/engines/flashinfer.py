@@ -27,6 +27,7 @@ from decodecalc.kvcache import KvCache
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
+KV_DTYPES = ("bf16", "fp16", "fp8", "nvfp4")
 TENSOR_CORE_GROUP = 4  # SGLang 0.5.23, flashinfer_backend.py, should_use_tensor_core
 
 
@@ -59,7 +60,11 @@ class FlashInferOptions(EngineOptions):
 
 
 class FlashInfer(Policy):
-    """Pages-per-chunk by binary search, so that all work items fit the grid."""
+    """Pages-per-chunk by binary search, so that all work items fit the grid.
+
+    One grid axis holds the work items of all requests, so a split launch has `launched` = what that axis holds, padding
+    included: it is not a count per request.
+    """
 
     name = "flashinfer"
     title = "FlashInfer paged batch decode (plan/run)"
@@ -120,17 +125,32 @@ class FlashInfer(Policy):
         options: FlashInferOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError: MLA (another kernel), AMD, a group that CUDA cores are not compiled for."""
+        """The rule on arrays.
+
+        GateError: MLA (another kernel), AMD, a head dim or element type that no kernel is compiled for, a group that
+        CUDA cores are not compiled for, and what the wrapper refuses.
+        """
         rules: Rules = version.rules
         if geo.mla:
             raise GateError("flashinfer: MLA runs in another kernel of FlashInfer that has no policy here", "mla")
         if gpu.is_hip:
             raise GateError(f"flashinfer: an NVIDIA kernel; {gpu.label} is an AMD device", "not_nvidia")
+        if geo.head_dim % 16 or geo.v_dim % 16:
+            raise GateError(
+                f"flashinfer: head dims must be multiples of 16, not {geo.head_dim}/{geo.v_dim}", "head_dim"
+            )
+        if kv.dtype not in KV_DTYPES:
+            raise GateError(f"flashinfer: keys of {', '.join(KV_DTYPES)}, not {kv.dtype}", "kv_dtype")
         path = options.path
         if path == "auto":
             path = "tensor_cores" if kv.dtype == "fp8" or geo.group >= TENSOR_CORE_GROUP else "cuda_cores"
         if path == "cuda_cores":
             return cuda_core_launches(geo, batches, kv, gpu, options, rules)
+        if kv.query_dtype not in ("bf16", "fp16"):
+            raise GateError(
+                f"flashinfer: tensor cores take bf16 or fp16 queries, not {kv.query_dtype} (prefill.cuh asserts 2 bytes)",
+                "query_dtype",
+            )
         return tensor_core_launches(geo, batches, kv, gpu, options, rules)
 
 

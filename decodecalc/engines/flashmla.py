@@ -45,11 +45,13 @@ class Rules:
 
     least_payload: lower bound of an SM part's payload. empty_blocks: blocks that a request without keys counts for.
     combine_axes: the combine grid as rows (batch x query tokens), tokens (batch, query tokens) or packed (batch, rows).
+    words_per_request: ints that the metadata kernel keeps in shared memory for each request.
     """
 
     least_payload: int = 0
     empty_blocks: int = 1
     combine_axes: str = "rows"
+    words_per_request: int = 5
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class FlashMlaDetail:
 
 
 class FlashMla(Policy):
-    """Blocks of keys dealt to SM parts."""
+    """Blocks of keys dealt to SM parts. `launched` is the number of parts, which all requests share."""
 
     name = "flashmla"
     title = "FlashMLA dense decode (SM90)"
@@ -92,7 +94,7 @@ class FlashMla(Policy):
             "2025-04-22",
             "deepseek-ai/FlashMLA@c2067be: csrc/kernels/get_mla_metadata.cu, mla_combine.cu",
             ("2025-04-22", "2025-08-31"),
-            Rules(least_payload=2 * OVERHEAD_BLOCKS, empty_blocks=0, combine_axes="packed"),
+            Rules(2 * OVERHEAD_BLOCKS, empty_blocks=0, combine_axes="packed", words_per_request=2),
             "an SM part's payload is at least 10 blocks",
         ),
     )
@@ -114,12 +116,15 @@ class FlashMla(Policy):
         blocks = np.where(has_keys, cdiv(batches.seq_lens, BLOCK_KEYS), rules.empty_blocks)
         total = batches.total(blocks + OVERHEAD_BLOCKS)
         payload = np.maximum(cdiv(total, parts) + OVERHEAD_BLOCKS, rules.least_payload)
-        pieces = _deal_unique(blocks, batches.counts, payload, parts)
-        is_split = pieces.most.max(axis=1) > 1
-        columns = (m_blocks * geo.kv_heads)[:, None]
         sm_parts = None
         if batches.n == 1:
             sm_parts = deal_one(blocks[0], batches.counts[0], batches.seq_lens[0], payload.item(), parts.item())
+            pieces = _pieces_of(sm_parts, batches.counts)
+        else:
+            pieces = _deal_unique(blocks, batches.counts, payload, parts)
+        is_split = pieces.most.max(axis=1) > 1
+        columns = (m_blocks * geo.kv_heads)[:, None]
+        smem = 4 * (rules.words_per_request * batches.batch + 1)
         state_rows = (batches.batch + parts) * geo.q_heads * batches.max_q_len
         return Launches(
             is_split=is_split,
@@ -170,12 +175,24 @@ class FlashMla(Policy):
                     lambda n: f"{at(parts, n)} SM parts; the combine kernel aborts above {MAX_COMBINE_PARTS}",
                 ),
                 GateArray(
+                    "metadata_fits",
+                    True if gpu.max_smem_bytes_per_block is None else smem <= gpu.max_smem_bytes_per_block,
+                    lambda n: (
+                        f"{at(smem, n)} bytes of shared memory for {at(batches.batch, n)} requests, "
+                        f"{gpu.max_smem_bytes_per_block or 'an unknown number'} fit"
+                    ),
+                ),
+                GateArray(
                     "scheduler_metadata",
                     True,
                     lambda n: "valid for these lengths only: a step with others needs its own (vLLM #21691, #36611)",
                 ),
             ),
-            key_ranges=lambda n: _key_ranges(batches, blocks, payload, parts, n),
+            key_ranges=lambda n: _key_ranges(
+                batches,
+                sm_parts or deal_one(blocks[n], batches.counts[n], batches.seq_lens[n], at(payload, n), at(parts, n)),
+                n,
+            ),
         )
 
 
@@ -220,15 +237,24 @@ def _deal_unique(blocks: Any, counts: Any, payload: Any, parts: Any) -> Pieces:
     return Pieces(found.most[back], found.used_parts[back], found.split_requests[back])
 
 
-def _key_ranges(batches: Batches, blocks: Any, payload: Any, parts: Any, n: int) -> list[list[KeyRange]]:
+def _pieces_of(sm_parts: tuple[SmPart, ...], counts: Any) -> Pieces:
+    """The same counts from the parts of a single step, where requests of a class are told apart."""
+    splits = np.zeros(counts.sum(), dtype=np.int64)
+    for part in sm_parts:
+        splits[part.begin_req_idx : part.end_req_idx + 1] += 1
+    ends = np.cumsum(counts[0])
+    most = [splits[end - n : end].max(initial=0) for end, n in zip(ends, counts[0])]
+    return Pieces(np.array([most]), np.array([len(sm_parts)]), np.array([(splits > 1).sum()]))
+
+
+def _key_ranges(batches: Batches, sm_parts: tuple[SmPart, ...], n: int) -> list[list[KeyRange]]:
     """Key ranges of every request of step n, equal requests one after another."""
-    counts = batches.counts[n]
-    lens = np.repeat(batches.seq_lens[n], counts)
+    lens = np.repeat(batches.seq_lens[n], batches.counts[n]).tolist()
     ranges: list[list[KeyRange]] = [[] for _ in lens]
-    for part in deal_one(blocks[n], counts, batches.seq_lens[n], at(payload, n), at(parts, n)):
+    for part in sm_parts:
         for r in range(part.begin_req_idx, part.end_req_idx + 1):
             start = part.begin_block_idx * BLOCK_KEYS if r == part.begin_req_idx else 0
-            end = min(part.end_block_idx * BLOCK_KEYS, int(lens[r])) if r == part.end_req_idx else int(lens[r])
+            end = min(part.end_block_idx * BLOCK_KEYS, lens[r]) if r == part.end_req_idx else lens[r]
             if start < end:
                 ranges[r].append((start, end))
     return ranges

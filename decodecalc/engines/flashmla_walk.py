@@ -143,7 +143,9 @@ def _next_class(walk: _Walk, blocks: IntArray, counts: IntArray, most: IntArray)
 
 def deal_one(blocks: IntArray, counts: IntArray, seq_lens: IntArray, payload: int, parts: int) -> tuple[SmPart, ...]:
     """The parts of one step that have work. blocks, counts, seq_lens [R]."""
-    marks = deal(blocks[None], counts[None], np.array([payload]), np.array([parts])).marks
+    starts = np.flatnonzero(np.diff(blocks, prepend=-1))  # runs of equal requests are one class
+    runs, run_counts = blocks[starts], np.add.reduceat(counts, starts)
+    marks = deal(runs[None], run_counts[None], np.array([payload]), np.array([parts])).marks
     lens, sizes = np.repeat(seq_lens, counts).tolist(), np.repeat(blocks, counts).tolist()
     found = []
     for (request, block, split), (next_request, next_block, _) in zip(marks, [*marks[1:], (len(lens), 0, 0)]):

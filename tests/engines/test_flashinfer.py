@@ -143,6 +143,21 @@ def test_other_kernels_and_vendors_are_refused():
         plan(LLAMA_8B, dc.Batch([100]), version="@0.3.1", disable_split_kv=True)
 
 
+@pytest.mark.parametrize(
+    ("geo", "kv", "code"),
+    [
+        (dc.Geometry(32, 8, 72), dc.KvCache(), "head_dim"),
+        (LLAMA_8B, dc.KvCache("int8"), "kv_dtype"),
+        (LLAMA_8B, dc.KvCache("fp8", query_dtype="fp8"), "query_dtype"),
+    ],
+)
+def test_what_no_kernel_is_compiled_for(geo, kv, code):
+    """Head dims in steps of 16, 16-bit, FP8 and NVFP4 keys, 16-bit queries."""
+    with pytest.raises(dc.GateError) as refused:
+        dc.plan("flashinfer", geo, dc.Batch([100]), kv=kv, gpu=H100)
+    assert refused.value.code == code
+
+
 def test_occupancy_is_computed_when_not_given():
     """A block of 128 threads with 56 registers each: 9 fit the 65536 registers of an H100 SM."""
     found = plan(LLAMA_8B, dc.Batch([8192]), path="cuda_cores")
