@@ -148,7 +148,7 @@ class FlashInfer(Policy):
             return cuda_core_launches(geo, batches, kv, gpu, options, rules)
         if kv.query_dtype not in ("bf16", "fp16"):
             raise GateError(
-                f"flashinfer: tensor cores take bf16 or fp16 queries, not {kv.query_dtype} (prefill.cuh asserts 2 bytes)",
+                f"flashinfer: tensor cores take bf16 or fp16 queries, not {kv.query_dtype} (2 bytes, prefill.cuh)",
                 "query_dtype",
             )
         return tensor_core_launches(geo, batches, kv, gpu, options, rules)
