@@ -173,10 +173,10 @@ class EventLog:
         good = self.count(duration_s)
         if not wanted:
             return
-        key = (name, tuple(grid) if grid else None, tuple(block) if block else None, registers, smem_bytes)
         try:
+            key = (name, tuple(grid) if grid else None, tuple(block) if block else None, registers, smem_bytes)
             number = self._shape_ids.get(key)
-        except TypeError:  # a grid of lists or objects
+        except TypeError:  # a grid that is no list, or a list of lists
             self.malformed += 1
             key = (name, None, None, None, None)
             number = self._shape_ids.get(key)
