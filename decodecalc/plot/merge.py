@@ -38,7 +38,7 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
             ax.plot(x, allocated, color=style["color"], linewidth=0.8, alpha=0.8, label=f"{label}: launched")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    log2_ticks(ax.xaxis, None)
+    log2_ticks(ax.xaxis)
     ax.set_xlabel(f"keys per request (batch {data[0]['batch']})" if data else "keys per request")
     ax.set_ylabel("partial states written and read, % of KV bytes")
     ax.set_title(request.heading[0])

@@ -84,7 +84,7 @@ def _draw_batch(ax: Any, data: list[dict[str, Any]]) -> None:
         style = {**line_style(i), "markersize": 3, "markevery": 4}
         ax.plot([r["batch"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
     ax.set_xscale("log", base=2)
-    log2_ticks(ax.xaxis, None)
+    log2_ticks(ax.xaxis)
     ax.set_xlabel(f"batch (requests of {data[0]['context']} keys)" if data else "batch")
 
 
@@ -97,5 +97,5 @@ def _draw_splits(ax: Any, data: list[dict[str, Any]]) -> None:
         ax.plot([r["splits"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
         ax.axvline(mine[0]["s_star"], color=style["color"], linestyle=":", linewidth=1)
     ax.set_xscale("log", base=2)
-    log2_ticks(ax.xaxis, None)
+    log2_ticks(ax.xaxis)
     ax.set_xlabel("requested splits S (equal slices of whole tiles)")

@@ -3,12 +3,11 @@ points."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.errors import InputError
+from decodecalc.plot.measured import report_rows
 from decodecalc.plot.style import COLORS, MARKERS
 from decodecalc.report.roofline import roofline_table
 
@@ -42,12 +41,6 @@ def _predicted_s(request: Request) -> dict[tuple[str, str, int, int], float]:
 
 
 def _measured(path: str) -> list[dict[str, Any]]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            report = json.load(file)
-        found = [r for r in report["rows"] if r.get("achieved_flop_per_s") and r.get("intensity_flop_per_byte")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a verify report: {error}") from None
     return [
         {
             "engine": str(r.get("engine")),
@@ -55,7 +48,8 @@ def _measured(path: str) -> list[dict[str, Any]]:
             "intensity_flop_per_byte": r["intensity_flop_per_byte"],
             "measured_flop_per_s": r["achieved_flop_per_s"],
         }
-        for r in found
+        for r in report_rows(path)
+        if r.get("achieved_flop_per_s") and r.get("intensity_flop_per_byte")
     ]
 
 
@@ -69,7 +63,7 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     ax.plot(x, np.minimum(x * bandwidth, peak or np.inf) / 1e12, color="#000000", label=f"{gpu.name} roof")
     if first["ridge_flop_per_byte"]:
         ax.axvline(first["ridge_flop_per_byte"], color="#8A8A8A", linestyle=":", linewidth=1)
-        ax.annotate(f"ridge {first['ridge_flop_per_byte']:.0f}", (first["ridge_flop_per_byte"], 0.3), rotation=90,
+        ax.annotate(f"ridge {first['ridge_flop_per_byte']:.0f}", (first["ridge_flop_per_byte"], (peak or 1e12) * 0.4e-12), rotation=90,
                     ha="right", fontsize="small")  # fmt: skip
     layers = [r for r in data if r["kind"] != "measured"]
     for i, row in enumerate(layers):

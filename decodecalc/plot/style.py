@@ -87,7 +87,16 @@ def figure_bytes(fig: Figure, format: str) -> bytes:
     return out.getvalue()
 
 
-def log2_ticks(axis: Any, values: Any) -> None:
+def plain_log_ticks(axis: Any) -> None:
+    """A base-10 axis with plain numbers at 1, 2 and 5 of every decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def log2_ticks(axis: Any) -> None:
     """A base-2 axis with plain numbers, labelled where they fit."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 

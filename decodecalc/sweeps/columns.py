@@ -12,7 +12,6 @@ import numpy as np
 from decodecalc.analysis.occupancy import Occupancy, occupancy_arrays
 from decodecalc.analysis.traffic import Traffic, traffic_arrays
 from decodecalc.engines.arrays import Batches, KernelArray, Launches
-from decodecalc.intmath import IntArray
 from decodecalc.sweeps.axes import Family
 
 CONSTANT = (
@@ -118,13 +117,14 @@ def _fill(out: Any, kernel: KernelArray, chunk: Chunk) -> None:
             out[i] = grid
 
 
-def _predicted(chunk: Chunk) -> IntArray:
+def _predicted(chunk: Chunk) -> Any:
     from decodecalc.cost import predict_arrays
 
-    family = chunk.family
-    return predict_arrays(
-        family.policy.name, family.layer_group.geometry, chunk.batches, chunk.found, family.kv, family.gpu
+    f = chunk.family
+    terms = predict_arrays(
+        f.policy.name, f.layer_group.geometry, chunk.batches, f.kv, f.gpu, chunk.found, options=f.options
     )
+    return terms.total_s
 
 
 _MAKERS: dict[str, Callable[[Chunk], Any]] = {
