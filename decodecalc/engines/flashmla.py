@@ -91,9 +91,16 @@ class FlashMla(Policy):
             "the combine grid keeps batch and query tokens apart",
         ),
         PolicyVersion(
+            "2025-09-24",
+            "deepseek-ai/FlashMLA@c28eca9: csrc/smxx/get_mla_metadata.cu, mla_combine.cu, csrc/pybind.cpp",
+            ("2025-09-24", "2026-01-15"),
+            Rules(combine_axes="packed"),
+            "the combine grid packs heads and query tokens",
+        ),
+        PolicyVersion(
             "2025-04-22",
             "deepseek-ai/FlashMLA@c2067be: csrc/kernels/get_mla_metadata.cu, mla_combine.cu",
-            ("2025-04-22", "2025-08-31"),
+            ("2025-04-22", "2025-09-23"),
             Rules(2 * OVERHEAD_BLOCKS, empty_blocks=0, combine_axes="packed", words_per_request=2),
             "an SM part's payload is at least 10 blocks",
         ),

@@ -103,10 +103,10 @@ def test_scratch_holds_a_state_per_request_and_part():
 
 
 def test_versions_differ_in_payload_floor_and_combine_grid():
-    """Until 2025-04-22 a part's payload was at least 10 blocks; the combine grid changed its axes twice since."""
+    """Until 2025-09-23 a part's payload was at least 10 blocks; the combine grid changed its axes twice since."""
     batch = dc.Batch.uniform(2, 4096, q_len=2)
-    grids = {v: plan(24, batch, f"@{v}").merge.grid for v in ("2026-04-29", "2026-01-16", "2025-04-22")}
-    assert grids == {"2026-04-29": (4, 1, 3), "2026-01-16": (2, 2, 3), "2025-04-22": (2, 6, 1)}
+    grids = {v: plan(24, batch, f"@{v}").merge.grid for v in ("2026-04-29", "2026-01-16", "2025-12-24")}
+    assert grids == {"2026-04-29": (4, 1, 3), "2026-01-16": (2, 2, 3), "2025-12-24": (2, 6, 1)}
     assert plan(16, dc.Batch([4096]), "@2025-04-22").detail.payload_blocks == 10
     assert plan(16, dc.Batch([4096]), "@2025-04-22").splits.requested == (13,)
 
