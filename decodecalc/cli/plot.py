@@ -35,7 +35,7 @@ def command(
     **values: Any,
 ) -> None:
     """Draw FIGURE as PNG, SVG or PDF, by the file's suffix."""
-    from decodecalc.plot.style import check_suffix, figure_bytes
+    from decodecalc.plot.style import check_suffix, figure_bytes, fit_titles
     from decodecalc.plot.style import figure as new_figure
     from decodecalc.report.table import Table, render
 
@@ -60,5 +60,6 @@ def command(
         write_text(render(Table(f"plot-{figure}", request.inputs, rows), kind), data)
     with new_figure(size) as (fig, ax):
         module.draw(fig, ax, rows, request, **options)
+        fit_titles(fig, size)
         write_bytes(figure_bytes(fig, format), target)
     click.echo(f"wrote {target}", err=True)

@@ -63,8 +63,9 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     ax.plot(x, np.minimum(x * bandwidth, peak or np.inf) / 1e12, color="#000000", label=f"{gpu.name} roof")
     if first["ridge_flop_per_byte"]:
         ax.axvline(first["ridge_flop_per_byte"], color="#8A8A8A", linestyle=":", linewidth=1)
-        ax.annotate(f"ridge {first['ridge_flop_per_byte']:.0f}", (first["ridge_flop_per_byte"], (peak or 1e12) * 0.4e-12), rotation=90,
-                    ha="right", fontsize="small")  # fmt: skip
+        ridge = first["ridge_flop_per_byte"]
+        top = (ridge, (peak or 1e12) * 0.5e-12)
+        ax.annotate(f"ridge {ridge:.0f}", top, rotation=90, ha="right", va="top", fontsize="small")
     layers = [r for r in data if r["kind"] != "measured"]
     for i, row in enumerate(layers):
         at = row["intensity_flop_per_byte"]

@@ -87,6 +87,16 @@ def figure_bytes(fig: Figure, format: str) -> bytes:
     return out.getvalue()
 
 
+def fit_titles(fig: Figure, size: str) -> None:
+    """Break the axes' titles where the figure is too narrow for them."""
+    import textwrap
+
+    most = 48 if size == "column" else 100
+    for ax in fig.axes:
+        lines = (textwrap.fill(line, most) for line in ax.get_title().splitlines())
+        ax.set_title("\n".join(lines))
+
+
 def plain_log_ticks(axis: Any) -> None:
     """A base-10 axis with plain numbers at 1, 2 and 5 of every decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
