@@ -41,9 +41,9 @@ class LaunchConfig:
     of them hold queries, all when None), its warps and loads in flight. `merge`: "kernel" or "fused" (the last block
     of a row block merges). `merge_splits` and `merge_dims`: states and output elements a merge block takes a step.
     `pdl` (programmatic dependent launch, NVIDIA 9.0 and later, ignored elsewhere): "none"; "merge" overlaps the
-    merge's launch with stage 1; "chain" also stage 1's with whatever ran before it. `p_parts`: 1 rounds softmax
-    weights to the cache's type for the second product, as most kernels do; 2 keeps twice the bits. `evict_first`
-    marks KV in L2 as streamed. `idle_requests`: extra grid rows that return at once, as engines launch.
+    merge's launch with stage 1; "chain" also stage 1's with whatever ran before it (it still waits for that to finish
+    before it reads anything). `p_parts`: 1 rounds softmax weights to the cache's type for the second product, as most
+    kernels do; 2 keeps twice the bits. `idle_requests`: extra grid rows that return at once, as engines launch.
     """
 
     num_splits: int = 1
@@ -57,13 +57,12 @@ class LaunchConfig:
     warps: int = 4
     stages: int = 3
     p_parts: int = 1
-    evict_first: bool = False
     merge: str = "kernel"
     merge_rows: int = 1
     merge_splits: int = 16
     merge_dims: int = 128
     merge_warps: int = 4
-    pdl: str = "merge"
+    pdl: str = "chain"
     idle_requests: int = 0
 
     def __post_init__(self) -> None:

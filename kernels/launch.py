@@ -62,15 +62,25 @@ class Workspace:
         return sum(t.numel() * t.element_size() for t in (self.out, self.max, self.sum))
 
 
+def on_nvidia(device: torch.device) -> bool:
+    """Whether inline PTX can run there."""
+    return device.type == "cuda" and torch.version.cuda is not None
+
+
 def pdl_supported(device: torch.device) -> bool:
     """Programmatic dependent launch: NVIDIA compute capability 9.0 and later, and a Triton that has it."""
-    if device.type != "cuda" or torch.version.cuda is None:
+    if not on_nvidia(device):
         return False
     try:
         from triton.language.extra.cuda import gdc_wait  # noqa: F401
     except ImportError:
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _extent(cache: torch.Tensor) -> int:
+    """Elements from a cache's first to its last, plus one."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(cache.shape, cache.stride()))
 
 
 def _check(ok: bool, text: str) -> None:
@@ -186,7 +196,7 @@ def decode_attention(
     scale = d**-0.5 if scale is None else scale
     k_tensor, v_tensor = isinstance(k_scale, torch.Tensor), isinstance(v_scale, torch.Tensor)
     scale_k = scale * (1.0 if k_tensor else float(k_scale))
-    on_cuda = q.device.type == "cuda" and torch.version.cuda is not None
+    on_cuda = on_nvidia(q.device)
     pdl = config.pdl if pdl_supported(q.device) else "none"
     rows_used = config.rows_used or config.rows
     row_blocks = cdiv(q_len * group, rows_used)
@@ -198,6 +208,15 @@ def decode_attention(
         out.stride(0), out.stride(1),
     )  # fmt: skip
     states = (workspace.out, workspace.max, workspace.sum) if workspace is not None and not direct else (None,) * 3
+    same_layout = k_cache.stride() == v_cache.stride()
+    wide = max(_extent(k_cache), _extent(v_cache)) >= 2**31
+    # FP8 values in pairs: NVIDIA 8.9 and later, where the conversion is one instruction.
+    v_pairs = (
+        k_cache.dtype == torch.float8_e4m3fn and on_cuda and not shared and v_dim % 2 == 0
+        and all(n % 2 == 0 for n in (*v_cache.stride()[:3], v_cache.data_ptr()))
+        and torch.cuda.get_device_capability(q.device) >= (8, 9)
+    )  # fmt: skip
+    page_shift = page.bit_length() - 1 if page & (page - 1) == 0 else -1
     clamp = int(config.window_partition == "window")
 
     if run in ("both", "stage1"):
@@ -213,10 +232,12 @@ def decode_attention(
             splits[1], splits[2], splits[3], requests, *strides,
             0 if flat else page_table.stride(0),
             GROUP=group, KV_HEADS=kv_heads, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
-            SHARED_KV=shared, PAGE=page, FLAT=flat, RULE=rule, WINDOW=window, CLAMP=clamp, SOFTCAP=bool(softcap),
+            SHARED_KV=shared, SAME_LAYOUT=same_layout,
+            WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat,
+            RULE=rule, WINDOW=window, CLAMP=clamp, SOFTCAP=bool(softcap),
             TILE=config.tile_keys, ROWS=config.rows, ROWS_USED=rows_used, STAGES=config.stages,
             COMPUTE=compute, OPERAND=tl.float32 if _INTERPRETED else compute, P_PARTS=config.p_parts,
-            EVICT="evict_first" if config.evict_first else "", DIRECT=direct, FUSED=fused,
+            DIRECT=direct, FUSED=fused,
             MERGE_ROWS=next_power_of_2(min(rows_used, q_len * group)), MERGE_SPLITS=config.merge_splits,
             RECORD=record is not None, ON_CUDA=on_cuda, PDL=pdl != "none",
             num_warps=config.warps, num_stages=config.stages, **options,

@@ -9,8 +9,10 @@ What happens at the end of a block:
 * otherwise: it writes an fp32 state (see merge.py); `merge_kernel` combines the states, or with FUSED the last block
   of a (request, KV head, row block) to arrive does, counted by an atomic.
 
-The page numbers of the next tile are loaded while the current one is worked on, so a K/V address never waits for a
-page-table read inside the loop (measured: NOTES.md).
+What makes it fast (each measured: NOTES.md): the page numbers of the next tile are loaded while the current one is
+worked on, and their cache lines asked for before the loop, so a K/V address never waits for a page-table read; the
+address arithmetic is a few instructions per key (one 32-bit offset for K and V, no per-load predicates: a key past the
+end is loaded from a place that is data and masked afterwards).
 """
 
 from __future__ import annotations
@@ -66,31 +68,77 @@ def record_block(record_ptr, start, end, exited, t0, ON_CUDA: tl.constexpr):
 
 
 @triton.jit
-def locate(table_row, keys, end, PAGE: tl.constexpr, FLAT: tl.constexpr):
-    """Page numbers of `keys` (a flat index list holds one entry per key); keys from `end` on are not looked up."""
+def page_index(keys, PAGE: tl.constexpr, PAGE_SHIFT: tl.constexpr, FLAT: tl.constexpr):
+    """Where in a request's table row the pages of `keys` (never negative) are named; a flat list names each key."""
     if FLAT:
-        return tl.load(table_row + keys, mask=keys < end, other=0)
+        return keys
+    elif PAGE_SHIFT >= 0:
+        return keys >> PAGE_SHIFT
     else:
-        return tl.load(table_row + keys // PAGE, mask=keys < end, other=0)
+        return keys // PAGE
 
 
 @triton.jit
-def rows_of(base, pages, keys, stride_page, stride_slot, PAGE: tl.constexpr, FLAT: tl.constexpr):
-    """Pointers to each key's row of the cache [TILE]."""
+def slot_offset(keys, stride_slot, PAGE: tl.constexpr, PAGE_SHIFT: tl.constexpr, FLAT: tl.constexpr):
+    """Elements from the start of a page to each key's row."""
     if FLAT:
-        return base + pages.to(tl.int64) * stride_slot
+        return keys * 0
+    elif PAGE_SHIFT >= 0:
+        return (keys & (PAGE - 1)) * stride_slot
     else:
-        return base + pages.to(tl.int64) * stride_page + (keys % PAGE) * stride_slot
+        return (keys % PAGE) * stride_slot
 
 
 @triton.jit
-def load_rows(rows, d, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EVICT: tl.constexpr):
-    """[TILE, BLOCK] elements of cache rows; zeros where a key or an element is out of range."""
+def page_offset(pages, stride_page, stride_slot, FLAT: tl.constexpr, WIDE: tl.constexpr):
+    """Elements from the start of the cache to each page; in 64 bits only for caches that need it."""
+    if WIDE:
+        pages = pages.to(tl.int64)
+    if FLAT:
+        return pages * stride_slot
+    else:
+        return pages * stride_page
+
+
+@triton.jit
+def load_rows(rows, d, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """[TILE, BLOCK] elements of cache rows; zeros past WIDTH."""
     if BLOCK == WIDTH:
-        mask = valid[:, None]
+        return tl.load(rows[:, None] + d[None, :])
     else:
-        mask = valid[:, None] & (d < WIDTH)[None, :]
-    return tl.load(rows[:, None] + d[None, :], mask=mask, other=0.0, eviction_policy=EVICT)
+        return tl.load(rows[:, None] + d[None, :], mask=(d < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def unpack_fp8_pairs(pairs):
+    """int16 pairs of FP8 E4M3 -> (low bytes, high bytes), each fp16, in NVIDIA's conversion instruction.
+
+    Two neighbours along d travel as one 16-bit element, because the tensor cores' transposing loads of V move 16-bit
+    elements: single bytes would be loaded one at a time.
+    """
+    return tl.inline_asm_elementwise(
+        """{
+            .reg .b32 bytes;
+            .reg .b16 low, high;
+            prmt.b32 bytes, $2, 0, 0x3120;
+            mov.b32 {low, high}, bytes;
+            cvt.rn.f16x2.e4m3x2 $0, low;
+            cvt.rn.f16x2.e4m3x2 $1, high;
+        }""",
+        "=r,=r,r",
+        [pairs],
+        dtype=(tl.float16, tl.float16),
+        is_pure=True,
+        pack=2,
+    )
+
+
+@triton.jit
+def prefetch_l2(pointers):
+    """Ask for cache lines without waiting for them."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -174,7 +222,11 @@ def stage1_kernel(
     D_V: tl.constexpr,
     DV_BLOCK: tl.constexpr,
     SHARED_KV: tl.constexpr,  # the value is the key's first D1 elements (MLA): read once
+    SAME_LAYOUT: tl.constexpr,  # K and V have the same strides: one offset serves both
+    WIDE: tl.constexpr,  # offsets into the cache need 64 bits
+    V_PAIRS: tl.constexpr,  # FP8 values travel in pairs (unpack_fp8_pairs)
     PAGE: tl.constexpr,
+    PAGE_SHIFT: tl.constexpr,  # log2 of PAGE, -1 when it is no power of two
     FLAT: tl.constexpr,
     RULE: tl.constexpr,
     WINDOW: tl.constexpr,  # keys a token sees, itself included; 0 is all
@@ -187,7 +239,6 @@ def stage1_kernel(
     COMPUTE: tl.constexpr,  # element type that operands of the matrix products are rounded to
     OPERAND: tl.constexpr,  # and are multiplied in: the same, but fp32 in the interpreter, which has no bf16 product
     P_PARTS: tl.constexpr,  # 2: weights as high + low parts, 1: rounded to COMPUTE
-    EVICT: tl.constexpr,
     DIRECT: tl.constexpr,
     FUSED: tl.constexpr,
     MERGE_ROWS: tl.constexpr,
@@ -255,7 +306,13 @@ def stage1_kernel(
     else:
         table_row = table_ptr + request.to(tl.int64) * table_stride
     n = tl.arange(0, TILE)
-    pages = locate(table_row, start + n, end, PAGE, FLAT)  # [TILE]
+    first_pages = page_index(start, PAGE, PAGE_SHIFT, FLAT)
+    pages = tl.load(table_row + page_index(start + n, PAGE, PAGE_SHIFT, FLAT), mask=start + n < end, other=0)  # [TILE]
+    first_page = tl.load(table_row + first_pages, mask=start < end, other=0)
+    if ON_CUDA:
+        # The split's later table entries, a cache line of 32 each, come while the first keys do.
+        line = first_pages + 32 * (1 + tl.arange(0, 32))
+        prefetch_l2(table_row + tl.minimum(line, tl.maximum(page_index(end - 1, PAGE, PAGE_SHIFT, FLAT), 0)))
 
     i = tl.arange(0, ROWS)
     row = row0 + i
@@ -280,21 +337,46 @@ def stage1_kernel(
     m = tl.full([ROWS], float("-inf"), tl.float32)
     # Sums are kept per column of the tile and reduced after the loop: one cross-warp reduction less per tile.
     sums = tl.zeros([ROWS, TILE], tl.float32)
-    acc = tl.zeros([ROWS, DV_BLOCK], tl.float32)
+    if V_PAIRS:
+        acc = tl.zeros([ROWS, DV_BLOCK // 2], tl.float32)  # elements 0, 2, 4 …
+        acc_odd = tl.zeros([ROWS, DV_BLOCK // 2], tl.float32)
+        v_pairs = v_base.to(tl.pointer_type(tl.int16))
+    else:
+        acc = tl.zeros([ROWS, DV_BLOCK], tl.float32)
     # A row can be without visible keys in a tile only when rows see different keys.
     UNEVEN: tl.constexpr = (Q_LEN > 1) or (WINDOW > 0)
+
+    # Keys past the end are computed and then masked; they are loaded from the split's first key, which is data.
+    TILE_OF_PAGES: tl.constexpr = FLAT or TILE % PAGE == 0
+    slots = slot_offset(start + n, k_stride_slot, PAGE, PAGE_SHIFT, FLAT)  # the same in every tile if TILE_OF_PAGES
+    first = page_offset(first_page, k_stride_page, k_stride_slot, FLAT, WIDE)
+    first += slot_offset(start, k_stride_slot, PAGE, PAGE_SHIFT, FLAT)
+    if not SAME_LAYOUT:
+        v_slots = slot_offset(start + n, v_stride_slot, PAGE, PAGE_SHIFT, FLAT)
+        v_first = page_offset(first_page, v_stride_page, v_stride_slot, FLAT, WIDE)
+        v_first += slot_offset(start, v_stride_slot, PAGE, PAGE_SHIFT, FLAT)
 
     for tile in tl.range(start, end, TILE, num_stages=STAGES):
         keys = tile + n
         valid = keys < end
-        k_rows = rows_of(k_base, pages, keys, k_stride_page, k_stride_slot, PAGE, FLAT)
-        k1 = load_rows(k_rows, d1, valid, D1, D1, EVICT)  # [TILE, D1]
+        if not TILE_OF_PAGES:
+            slots = slot_offset(keys, k_stride_slot, PAGE, PAGE_SHIFT, FLAT)
+        offset = tl.where(valid, page_offset(pages, k_stride_page, k_stride_slot, FLAT, WIDE) + slots, first)  # [TILE]
+        k_rows = k_base + offset
+        k1 = load_rows(k_rows, d1, D1, D1)  # [TILE, D1]
         if D2 > 0:
-            k2 = load_rows(k_rows, d2, valid, D, D2, EVICT)  # [TILE, D2]
+            k2 = load_rows(k_rows, d2, D, D2)  # [TILE, D2]
         if not SHARED_KV:
-            v_rows = rows_of(v_base, pages, keys, v_stride_page, v_stride_slot, PAGE, FLAT)
-            v = load_rows(v_rows, d_v, valid, D_V, DV_BLOCK, EVICT)  # [TILE, DV_BLOCK]
-        pages = locate(table_row, keys + TILE, end, PAGE, FLAT)
+            if not SAME_LAYOUT:
+                if not TILE_OF_PAGES:
+                    v_slots = slot_offset(keys, v_stride_slot, PAGE, PAGE_SHIFT, FLAT)
+                offset = page_offset(pages, v_stride_page, v_stride_slot, FLAT, WIDE) + v_slots
+                offset = tl.where(valid, offset, v_first)
+            if V_PAIRS:
+                v = load_rows(v_pairs + (offset >> 1), tl.arange(0, DV_BLOCK // 2), D_V // 2, DV_BLOCK // 2)
+            else:
+                v = load_rows(v_base + offset, d_v, D_V, DV_BLOCK)  # [TILE, DV_BLOCK]
+        pages = tl.load(table_row + page_index(tl.minimum(keys + TILE, end - 1), PAGE, PAGE_SHIFT, FLAT))
 
         s = product(q1, tl.trans(k1.to(COMPUTE)), tl.zeros([ROWS, TILE], tl.float32), OPERAND)  # [ROWS, TILE]
         if D2 > 0:
@@ -320,17 +402,28 @@ def stage1_kernel(
         m = m_new
         sums = sums * alpha[:, None] + p
         acc = acc * alpha[:, None]
-        if SHARED_KV:
-            v_c = k1.to(COMPUTE)
-        else:
-            v_c = v.to(COMPUTE)
         p_high = p.to(COMPUTE)
-        acc = product(p_high, v_c, acc, OPERAND)
+        if V_PAIRS:
+            v_even, v_odd = unpack_fp8_pairs(v)
+            acc = product(p_high, v_even, acc, OPERAND)
+            acc_odd = product(p_high, v_odd, acc_odd * alpha[:, None], OPERAND)
+        else:
+            if SHARED_KV:
+                v_c = k1.to(COMPUTE)
+            else:
+                v_c = v.to(COMPUTE)
+            acc = product(p_high, v_c, acc, OPERAND)
         if P_PARTS == 2:
             p_low = (p - p_high.to(tl.float32)).to(COMPUTE)
-            acc = product(p_low, v_c, acc, OPERAND)
+            if V_PAIRS:
+                acc = product(p_low, v_even, acc, OPERAND)
+                acc_odd = product(p_low, v_odd, acc_odd, OPERAND)
+            else:
+                acc = product(p_low, v_c, acc, OPERAND)
 
     sums = tl.sum(sums, 1)  # [ROWS]
+    if V_PAIRS:
+        acc = tl.reshape(tl.join(acc, acc_odd), [ROWS, DV_BLOCK])
     token_row = token.to(tl.int64)
     v_mask = row_valid[:, None] & (d_v < D_V)[None, :]
     out_at = out_ptr + token_row[:, None] * out_stride_token + head[:, None] * out_stride_head + d_v[None, :]
