@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.plot.measured import split_times
-from decodecalc.plot.style import COLORS, MARKERS, log2_ticks, plain_log_ticks
+from decodecalc.plot.style import COLORS, MARKERS, is_narrow, log2_ticks, plain_log_ticks
 
 if TYPE_CHECKING:
     from decodecalc.cli.options import Request
@@ -72,4 +72,7 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     ax.set_ylabel("µs per layer (our kernel under each rule)")
     b = request.scenarios.batches[0]
     ax.set_title(f"{request.heading[0]}; batch {b.size}, {b.max_seq_len} keys")
-    ax.legend(fontsize="small", ncols=2)
+    if is_narrow(fig):
+        ax.legend(fontsize=5, ncols=2, loc="upper center", bbox_to_anchor=(0.45, -0.22))
+    else:
+        ax.legend(fontsize="small", ncols=2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.segments import segments
 from decodecalc.errors import InputError
-from decodecalc.plot.style import COLORS
+from decodecalc.plot.style import COLORS, is_narrow
 from decodecalc.scenario import Planned
 
 if TYPE_CHECKING:
@@ -70,5 +70,5 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     ax.grid(axis="y", visible=False)
     shown = [state for state in _STYLE if any(r["state"] == state for r in data)]
     handles = [Patch(label=state, edgecolor="#8A8A8A", **_STYLE[state]) for state in shown]  # type: ignore[arg-type]
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.4, -0.16), ncols=3)
+    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.4, -0.3 if is_narrow(fig) else -0.16), ncols=3)
     ax.set_title(request.heading[0])

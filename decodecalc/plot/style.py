@@ -87,11 +87,16 @@ def figure_bytes(fig: Figure, format: str) -> bytes:
     return out.getvalue()
 
 
+def is_narrow(fig: Figure) -> bool:
+    """Whether this is a paper column: legends then move out of the axes."""
+    return float(fig.get_size_inches()[0]) < 5
+
+
 def fit_titles(fig: Figure, size: str) -> None:
     """Break the axes' titles where the figure is too narrow for them."""
     import textwrap
 
-    most = 48 if size == "column" else 100
+    most = 44 if size == "column" else 100
     for ax in fig.axes:
         lines = (textwrap.fill(line, most) for line in ax.get_title().splitlines())
         ax.set_title("\n".join(lines))
