@@ -42,6 +42,7 @@ def function_name(name: str) -> str:
     >>> function_name("void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::C<8> > >(int)")
     'FlashAttnFwdCombine'
     """
+    name = name.replace("(anonymous namespace)::", "")
     head = re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0].strip()
     own = head.rsplit("::", 1)[-1].rsplit(" ", 1)[-1]
     if own == "device_kernel" and "<" in name:

@@ -1,0 +1,79 @@
+"""Which kernels are attention, whose, and in what role."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodecalc.trace.recognise import NameBook, recognise
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "role"),
+    [
+        ("kernel_unified_attention", "unified-attention", "stage1"),
+        ("kernel_unified_attention_3d", "unified-attention", "stage1"),
+        ("reduce_segments", "unified-attention", "merge"),
+        ("_fwd_grouped_kernel_stage1", "triton-decode", "stage1"),
+        ("_fwd_kernel_stage1_0d1d2d", "triton-decode", "stage1"),
+        ("_fwd_kernel_stage2", "triton-decode", "merge"),
+        ("get_num_kv_splits_triton", "triton-decode", "scheduler"),
+        ("void flash::flash_fwd_splitkv_kernel<T>(P)", "flash-attention-2", "stage1"),
+        ("void pytorch_flash::flash_fwd_kernel<T>(P)", "flash-attention-2", "prefill"),
+        ("void flash::prepare_varlen_num_blocks_kernel<1, false>(int)", "flash-attention-3", "scheduler"),
+        ("void flash::flash_fwd_splitkv_mla_kernel<T>(P)", "flashmla", "stage1"),
+        ("void flash_fwd_mla_combine_kernel<float>(P)", "flashmla", "merge"),
+        ("get_mla_metadata_kernel(P)", "flashmla", "scheduler"),
+        ("void flashinfer::PersistentVariableLengthMergeStatesKernel<8u>(P)", "flashinfer", "merge"),
+        ("void flashinfer::BatchPrefillWithRaggedKVCacheKernel<T>(P)", "flashinfer", "prefill"),
+        ("void vllm::paged_attention_v1_kernel<float>(P)", "paged-attention", "stage1"),
+        ("void vllm::paged_attention_v2_reduce_kernel<float>(P)", "paged-attention", "merge"),
+        ("void paged_attention_ll4mi_QKV_mfma4_kernel<float>(P)", "rocm-paged", "stage1"),
+        ("_ZN5flash24flash_fwd_splitkv_kernelI23Flash_fwd_kernel_traits", "flash-attention-2", "stage1"),
+        ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
+         "not modelled", "prefill"),
+        ("fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvDenseP32MultiCtasKvVarSeqQ8Kv128StaticSwapsAbForGen",
+         "not modelled", "other"),
+        ("_ZN7ck_tile6kentryILi2ENS_38FmhaBatchPrefillWithPagedKVCacheKernelINS_40Block", "not modelled", "prefill"),
+        ("some_new_paged_attention_decode", "not modelled", "other"),
+    ],
+)  # fmt: skip
+def test_attention_kernels(name: str, family: str, role: str) -> None:
+    """Every name of the map, in the spellings that profilers have."""
+    found = recognise(name)
+    assert found is not None
+    assert (found.family, found.role) == (family, role)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)",
+        "create_flashinfer_kv_indices_triton",
+        "void at::native::elementwise_kernel<128, 4>()",
+        "nvjet_tst_128x64_64x10_1x2_h_bz_TNT",
+        "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<T>(P)",
+        "concat_and_cache_mla_kernel",
+        "Memcpy DtoD (Device -> Device)",
+        "",
+    ],
+)
+def test_other_kernels(name: str) -> None:
+    """Cache writers, index builders, GEMMs and backward passes are not attention."""
+    assert recognise(name) is None
+
+
+@given(st.one_of(st.text(max_size=200), st.from_regex(r"(void )?[a-z_:]{0,20}<[<>, 0-9a-z(]{0,60}\(?", fullmatch=True)))
+def test_any_name_gets_a_verdict(name: str) -> None:
+    """No name, however broken, is an error."""
+    book = NameBook()
+    assert book.wanted(name) == (recognise(name) is not None)
+
+
+def test_company_is_noted() -> None:
+    """Whose kernels run beside attention settles shared names."""
+    book = NameBook()
+    for name in ("void vllm::rms_norm_kernel<float>(int)", "void sgl_kernel::moe<1>(int)", "aiter::add"):
+        book.wanted(name)
+    assert set(book.company) == {"vllm", "sglang", "aiter"}
