@@ -127,8 +127,9 @@ class LaunchPlan(Shown):
     keys_read[r]: keys that each of those block columns loads (the window's tiles only, when there is one).
     block_rows: query rows of a stage-1 tile (tokens x group), live_rows: how many of them hold a query.
     state_values: fp32 numbers of one partial state of one (token, query head, split); 0 when nothing is split.
-    state_rows: (token, query head) pairs that write partial states.
-    scratch_bytes: partial-state buffers that the engine allocates.
+    partial_splits[r]: partial states of each (token, query head) of request r: its live splits, or 0 where one block
+    writes the output itself. shared_slots: `splits.launched` counts slots of the whole batch, not splits of each
+    request. scratch_bytes: partial-state buffers that the engine allocates.
     determinism: where split boundaries come from: `invariant` (always one split), `fixed size` (a constant number of
     keys), `fixed count` (a constant number of splits: the same in any batch, but not as the request grows) or
     `batch-dependent`.
@@ -148,6 +149,8 @@ class LaunchPlan(Shown):
     scratch_bytes: int
     blocks_per_split: tuple[int, ...]
     keys_read: tuple[int, ...]
+    partial_splits: tuple[int, ...]
+    shared_slots: bool
     unsplit_blocks: int
     tile_keys: int
     block_rows: int

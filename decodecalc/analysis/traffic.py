@@ -19,7 +19,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
 from decodecalc.values import Shown
 
-PARTIAL_BYTES = 4  # every engine keeps partial states in fp32
+PARTIAL_BYTES = 4  # one of `state_values`: fp32; policies count 16-bit partial outputs as half a value
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def visible_keys(length: Any, q_len: Any, window: int | None) -> Any:
 def traffic(plan: LaunchPlan) -> Traffic:
     """Bytes moved by this plan. Element sizes come from the plan's cache and query types; output is as wide as Q."""
     geo, batch = plan.geometry, plan.batch
-    live = sum(s * q for s, q in zip(plan.splits.live, batch.q_lens)) if plan.is_split else 0
+    live = sum(s * q for s, q in zip(plan.partial_splits, batch.q_lens))
+    per_request = batch.query_tokens * geo.q_heads * plan.splits.launched if plan.is_split else 0
     return _traffic(
         geo,
         plan.kv,
@@ -83,7 +84,7 @@ def traffic(plan: LaunchPlan) -> Traffic:
         asked_keys=sum(k * b for k, b in zip(plan.keys_read, plan.blocks_per_split)),
         tokens=batch.query_tokens,
         live_states=live * geo.q_heads,
-        launched_states=batch.query_tokens * geo.q_heads * plan.splits.launched if plan.is_split else 0,
+        allocated_bytes=plan.scratch_bytes if plan.shared_slots else per_request * plan.state_values * PARTIAL_BYTES,
         state_values=plan.state_values,
     )
 
@@ -91,15 +92,15 @@ def traffic(plan: LaunchPlan) -> Traffic:
 def traffic_arrays(geo: Geometry, kv: KvCache, batches: Batches, found: Launches) -> Traffic:
     """The same for every step of a whole-array launch: each field is an [N] array (or a number where all agree)."""
     read = batches.seq_lens if found.keys_read is None else found.keys_read
-    split = np.asarray(found.is_split)
+    per_request = found.is_split * batches.query_tokens * geo.q_heads * found.launched
     return _traffic(
         geo,
         kv,
         useful_keys=batches.total(visible_keys(batches.seq_lens, batches.q_lens, geo.window)),
         asked_keys=batches.total(read * found.blocks_per_split),
         tokens=batches.query_tokens,
-        live_states=split * batches.total(found.live * batches.q_lens) * geo.q_heads,
-        launched_states=split * batches.query_tokens * geo.q_heads * found.launched,
+        live_states=batches.total(found.partials() * batches.q_lens) * geo.q_heads,
+        allocated_bytes=found.scratch_bytes if found.shared_slots else per_request * found.state_values * PARTIAL_BYTES,
         state_values=found.state_values,
     )
 
@@ -112,14 +113,14 @@ def _traffic(
     asked_keys: Any,
     tokens: Any,
     live_states: Any,
-    launched_states: Any,
+    allocated_bytes: Any,
     state_values: int,
 ) -> Traffic:
     """The formulas, on numbers or on arrays. `asked_keys` counts a key once for every block that walks it."""
     per_key = kv.bytes_per_key(geo)
     useful, asked = useful_keys * per_key, asked_keys * (per_key / geo.kv_heads)
     state = state_values * PARTIAL_BYTES
-    written, allocated = live_states * state, launched_states * state
+    written, allocated = live_states * state, allocated_bytes
     moved_share = ratio(2 * written, useful)
     return Traffic(
         kv_read_bytes=whole(useful),

@@ -123,7 +123,9 @@ class Launches:
     is_split [N]: the split path runs. requested, live, working, split_keys, first_key, blocks_per_split, keys_read
     [N, R] and launched [N] as in LaunchPlan; split r,i owns keys [first_key + i*split_keys, …) up to the request's end.
     `key_ranges(n)` overrides that regular partition where a policy's is irregular (FlashMLA).
-    path_names: (unsplit, split).
+    path_names: (unsplit, split). partial_splits [N, R]: live splits that write a partial state, where some write final
+    output instead (None: all of them on the split path). shared_slots: `launched` counts slots of the whole batch
+    (FlashMLA's SM parts, FlashInfer's work items), not splits of each request.
     """
 
     is_split: Any
@@ -147,6 +149,15 @@ class Launches:
     detail: Any = None
     path_names: tuple[str, str] = ("unsplit", "split")
     key_ranges: Callable[[int], Sequence[list[KeyRange]]] | None = None
+    partial_splits: Any = None
+    shared_slots: bool = False
+
+    def partials(self) -> Any:
+        """Partial states of each (token, query head) of a request [N, R] (or a number for all)."""
+        if self.partial_splits is not None:
+            return self.partial_splits
+        split = np.asarray(self.is_split)
+        return np.where(split[:, None] if split.ndim else split, self.live, 0)
 
     def unsplit(self, batches: Batches) -> IntArray:
         """Blocks with work if nothing were split [N]."""

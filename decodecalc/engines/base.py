@@ -127,6 +127,8 @@ class Policy:
             scratch_bytes=int(at(found.scratch_bytes, 0)),
             blocks_per_split=blocks,
             keys_read=read,
+            partial_splits=row(found.partials(), 0, r),
+            shared_slots=found.shared_slots,
             unsplit_blocks=int(found.unsplit(step)[0]),
             tile_keys=at(found.tile_keys, 0),
             block_rows=at(found.block_rows, 0),

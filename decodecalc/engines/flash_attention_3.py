@@ -524,6 +524,7 @@ class FlashAttention3(Policy):
             block_rows=block_m,
             live_rows=np.minimum(c.q_len * row_group, block_m),
             state_values=c.v_dim + 1,
+            partial_splits=np.where(combined, live, 0),
             scratch_bytes=is_split * num_splits * state_tokens * geo.q_heads * (c.v_dim + 1) * 4,
             determinism=_determinism(given, c.varlen),
             gates=_gates(geo, kv, gpu, options, rules, c, detail, batches.total(columns)),

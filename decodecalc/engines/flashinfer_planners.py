@@ -325,6 +325,7 @@ class _Chunked:
             block_rows=block_rows,
             live_rows=live_rows,
             state_values=cdiv(geo.v_dim * OUTPUT_BYTES, 4) + 1,
+            shared_slots=True,
             scratch_bytes=self.is_split * (values + sums),
             determinism=determinism,
             detail=detail,

@@ -164,6 +164,8 @@ class FlashMla(Policy):
             block_rows=BLOCK_ROWS,
             live_rows=np.minimum(rows, BLOCK_ROWS),
             state_values=V_DIM + 1,
+            partial_splits=np.where(has_keys & (pieces.most > 1), pieces.most, 0),
+            shared_slots=True,
             scratch_bytes=state_rows * (V_DIM + 1) * 4,
             determinism="batch-dependent",
             detail=FlashMlaDetail(parts, payload, total, pieces.used_parts, pieces.most, sm_parts),

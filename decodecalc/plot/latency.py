@@ -73,6 +73,6 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     b = request.scenarios.batches[0]
     ax.set_title(f"{request.heading[0]}; batch {b.size}, {b.max_seq_len} keys")
     if is_narrow(fig):
-        ax.legend(fontsize=5, ncols=2, loc="upper center", bbox_to_anchor=(0.45, -0.22))
+        ax.legend(fontsize=5, ncols=2, loc="upper center", bbox_to_anchor=(0.45, -0.3))
     else:
         ax.legend(fontsize="small", ncols=2)
