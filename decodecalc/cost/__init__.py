@@ -1,0 +1,54 @@
+"""The time model: calibrations, predictions, the choice of a split count. LaunchPlan -> seconds.
+
+Names load on first use: `s_opt` alone must not pay for the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Calibration": "calibration",
+    "load_calibration": "calibration",
+    "Parameter": "parameters",
+    "Variant": "parameters",
+    "Prediction": "prediction",
+    "predict": "prediction",
+    "predict_arrays": "prediction",
+    "predict_policy": "prediction",
+    "Choice": "choice",
+    "choose": "choice",
+    "Tuning": "tuning",
+    "s_opt": "tuning",
+    "tune": "tuning",
+}
+__all__ = [
+    "Calibration",
+    "Choice",
+    "Parameter",
+    "Prediction",
+    "Tuning",
+    "Variant",
+    "choose",
+    "load_calibration",
+    "predict",
+    "predict_arrays",
+    "predict_policy",
+    "s_opt",
+    "tune",
+]
+
+if TYPE_CHECKING:
+    from decodecalc.cost.calibration import Calibration, load_calibration
+    from decodecalc.cost.choice import Choice, choose
+    from decodecalc.cost.parameters import Parameter, Variant
+    from decodecalc.cost.prediction import Prediction, predict, predict_arrays, predict_policy
+    from decodecalc.cost.tuning import Tuning, s_opt, tune
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,253 @@
+"""A calibration: the parameters of one GPU, with who measured them, when and how. Loaded from JSON, or shipped.
+
+File format (schema `decodecalc/calibration/1`): `gpu` (identity), `environment` (driver, clocks, library versions),
+`date`, `protocol`, `parameters` {name: {value, spread, provenance, note}} and `variants`, a list of objects with the
+fields of `Variant` and `values` of the same form. Units are those of `parameters.DEVICE` and `.VARIANT`: SI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.cost.parameters import (
+    DEVICE,
+    EXTRAPOLATED,
+    OPTIONAL,
+    PER_KERNEL,
+    PROVENANCES,
+    VARIANT,
+    Parameter,
+    Variant,
+)
+from decodecalc.errors import InputError
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+SCHEMA = "decodecalc/calibration/1"
+SHIPPED = ("calibration_h200.json",)  # in decodecalc/data
+MAX_FILE_BYTES = 16 << 20
+
+Values = Mapping[str, Parameter]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Parameters of one GPU. `extrapolated_from` names the calibrated GPU when this one never was.
+
+    environment: driver, clocks and library versions of the run. variants: kernel variant -> its parameters.
+    """
+
+    gpu: Mapping[str, Any]
+    parameters: Values
+    variants: Mapping[Variant, Values] = field(repr=False)
+    date: str = ""
+    protocol: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    extrapolated_from: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is, in one line."""
+        if self.extrapolated_from:
+            return f"extrapolated to {self.gpu['name']} from {self.extrapolated_from} ({self.date})"
+        return f"measured on {self.gpu['name']} ({self.date})"
+
+    def kernels(self) -> tuple[str, ...]:
+        """Kernels that have at least one variant here."""
+        return tuple(dict.fromkeys(v.kernel for v in self.variants))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file format."""
+        return {
+            "schema": SCHEMA,
+            "gpu": dict(self.gpu),
+            "date": self.date,
+            "protocol": self.protocol,
+            "environment": dict(self.environment),
+            **({"extrapolated_from": self.extrapolated_from} if self.extrapolated_from else {}),
+            "parameters": {name: _plain(p) for name, p in self.parameters.items()},
+            "variants": [
+                {**variant._asdict(), "values": {name: _plain(p) for name, p in values.items()}}
+                for variant, values in self.variants.items()
+            ],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file whole: beside its place, then moved into it. InputError when it cannot be written."""
+        target = os.fspath(path)
+        part = f"{target}.part"
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                json.dump(self.to_dict(), file, indent=1)
+                file.write("\n")
+            os.replace(part, target)
+        except OSError as error:
+            raise InputError(f"cannot write calibration {target}: {error.strerror or error}") from None
+
+
+def _plain(p: Parameter) -> dict[str, Any]:
+    out: dict[str, Any] = {"value": p.value, "provenance": p.provenance}
+    if p.spread:
+        out["spread"] = p.spread
+    if p.note:
+        out["note"] = p.note
+    return out
+
+
+def load_calibration(spec: str | os.PathLike[str] | None = None, gpu: Gpu | str | None = None) -> Calibration:
+    """The calibration for `gpu`: a file when `spec` is a path, else a shipped one, else one extrapolated from it.
+
+    gpu None takes the file's own GPU (or the first shipped one's). A file of another GPU than `gpu`, of another
+    schema version, or that is damaged raises InputError.
+    """
+    from decodecalc.gpus import load_gpu
+
+    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    if spec is not None:
+        loaded = read_calibration(os.fspath(spec))
+        if device is not None and not fits(loaded, device):
+            raise InputError(
+                f"calibration {os.fspath(spec)} was measured on {loaded.gpu['name']} ({loaded.gpu['sm_count']} SMs), "
+                f"not on {device.label} ({device.sm_count} SMs): leave --calibration out to extrapolate, or run "
+                "`decodecalc calibrate` there"
+            )
+        return loaded
+    shipped = [shipped_calibration(name) for name in SHIPPED]
+    if device is None:
+        return shipped[0]
+    for calibration in shipped:
+        if fits(calibration, device):
+            return calibration
+    from decodecalc.cost.extrapolate import extrapolate
+
+    return extrapolate(shipped[0], device)
+
+
+def fits(calibration: Calibration, gpu: Gpu) -> bool:
+    """Whether the calibration was taken on this kind of GPU: the same table entry or name, and as many SMs."""
+    known = {calibration.gpu.get("table_name"), calibration.gpu["name"]} - {None}
+    names = {gpu.table_name, gpu.name, gpu.display_name, *gpu.device_names} - {None}
+    if calibration.gpu["sm_count"] != gpu.sm_count or not known & names:
+        return False
+    bandwidth = calibration.gpu.get("hbm_bytes_per_s")
+    return bandwidth is None or gpu.hbm_bytes_per_s is None or bandwidth == gpu.hbm_bytes_per_s
+
+
+@cache
+def shipped_calibration(name: str) -> Calibration:
+    """A calibration of the package's data, by file name."""
+    text = resources.files("decodecalc.data").joinpath(name).read_text(encoding="utf-8")
+    return parse_calibration(json.loads(text), f"shipped {name}")
+
+
+def read_calibration(path: str) -> Calibration:
+    """A calibration file. InputError says what is wrong with it."""
+    where = f"calibration {path!r:.200}"
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise InputError(f"{where}: larger than 16 MiB, which no calibration is")
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{where}: not JSON ({str(error)[:80]}): a calibration comes from `decodecalc calibrate`"
+        ) from None
+    return parse_calibration(data, where)
+
+
+def parse_calibration(data: Any, where: str = "calibration") -> Calibration:
+    """A calibration from its file format. InputError names the field that is wrong."""
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: must hold one object, not {type(data).__name__}")
+    schema = data.get("schema")
+    if schema != SCHEMA:
+        raise InputError(
+            f"{where}: schema {schema!r:.60} is not {SCHEMA!r}: run `decodecalc calibrate` of this version"
+        )
+    gpu = data.get("gpu")
+    if not isinstance(gpu, dict) or not isinstance(gpu.get("name"), str) or not isinstance(gpu.get("sm_count"), int):
+        raise InputError(f"{where}: gpu needs a name and an sm_count")
+    parameters = _values(data.get("parameters"), {**DEVICE}, f"{where}: parameters")
+    missing = [name for name in DEVICE if name not in parameters and name not in OPTIONAL]
+    if missing:
+        raise InputError(f"{where}: parameters {', '.join(missing)} missing")
+    rows = data.get("variants")
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{where}: variants must be a list of at least one")
+    variants: dict[Variant, Values] = {}
+    for i, entry in enumerate(rows):
+        variants[_variant(entry, f"{where}: variants[{i}]")] = _variant_values(entry, f"{where}: variants[{i}]")
+    environment = data.get("environment")
+    return Calibration(
+        gpu=gpu,
+        parameters=parameters,
+        variants=variants,
+        date=str(data.get("date", "")),
+        protocol=str(data.get("protocol", "")),
+        environment=environment if isinstance(environment, dict) else {},
+        extrapolated_from=data.get("extrapolated_from"),
+    )
+
+
+def _variant(entry: Any, where: str) -> Variant:
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: must be an object")
+    named: dict[str, Any] = {}
+    for name, kind in Variant.__annotations__.items():
+        if name not in entry:
+            if name in Variant._field_defaults:
+                continue
+            raise InputError(f"{where}: {name} missing")
+        value = entry[name]
+        text = "str" in str(kind)
+        good = isinstance(value, str) if text else type(value) is int and value >= 0
+        if not good:
+            raise InputError(f"{where}: {name} must be {'text' if text else 'a count'}, not {value!r:.40}")
+        named[name] = value
+    return Variant(**named)
+
+
+def _variant_values(entry: dict[str, Any], where: str) -> Values:
+    known = {**VARIANT, **{name: DEVICE[name] for name in PER_KERNEL}}
+    values = _values(entry.get("values"), known, f"{where}.values")
+    missing = [name for name in VARIANT if name not in values and name not in OPTIONAL]
+    if missing:
+        raise InputError(f"{where}.values: {', '.join(missing)} missing")
+    return values
+
+
+def _values(data: Any, known: Mapping[str, Any], where: str) -> Values:
+    if not isinstance(data, dict):
+        raise InputError(f"{where} must be an object")
+    out: dict[str, Parameter] = {}
+    for name, entry in data.items():
+        if name not in known:
+            raise InputError(f"{where}: unknown parameter {name!r:.60}")
+        value = entry.get("value") if isinstance(entry, dict) else None
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+            raise InputError(f"{where}.{name}: value must be a number of at least 0, not {value!r:.40}")
+        provenance = entry.get("provenance", "")
+        if provenance not in PROVENANCES:
+            raise InputError(
+                f"{where}.{name}: provenance must be one of {', '.join(PROVENANCES)}, not {provenance!r:.40}"
+            )
+        out[name] = Parameter(name, value, provenance, float(entry.get("spread", 0.0)), str(entry.get("note", "")))
+    return out
+
+
+def is_extrapolated(calibration: Calibration) -> bool:
+    """Whether no number of it was measured on its GPU."""
+    return calibration.extrapolated_from is not None or all(
+        p.provenance == EXTRAPOLATED for p in calibration.parameters.values()
+    )

@@ -1,0 +1,212 @@
+"""`choose`: S_opt for one step, and what every engine's own rule costs against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.batch import Batch
+from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.parameters import Variant
+from decodecalc.cost.prediction import predict
+from decodecalc.cost.tuning import CurvePoint, Tuning, time_curve, tune
+from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
+from decodecalc.errors import DecodecalcError
+from decodecalc.intmath import cdiv
+
+if TYPE_CHECKING:
+    from decodecalc.engines.base import Policy
+    from decodecalc.geometry import Geometry
+    from decodecalc.gpus import Gpu
+    from decodecalc.kvcache import KvCache
+    from decodecalc.launch import LaunchPlan
+
+# How each engine is told a split count, where it can be: {s} is the count, {pages} the pages of one split; and the
+# option of our policy that stands for it. Read from the sources that the policies name.
+FLAGS: dict[str, tuple[str, str]] = {
+    "sglang-triton": ("--triton-attention-num-kv-splits {s}", "max_kv_splits_arg"),
+    "flash-attention-2": ("num_splits={s}", "num_splits_arg"),
+    "flash-attention-3": ("num_splits={s}", "num_splits_arg"),
+    "flashinfer": ("fixed_split_size={pages}", "fixed_split_size_pages"),
+    "flex-decoding": ("kernel_options={{'SPLIT_KV': {s}}}", "split_kv"),
+    "bundled": ("num_splits={s}", "num_splits"),
+}
+FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Regret:
+    """One engine's rule against S_opt.
+
+    rule_s: our kernel under the engine's rule; regret: rule_s over the S_opt time (1 is no loss). own_s: the engine's
+    own kernel under its rule, None where it was not calibrated. flag: what to set for the best count that the flag can
+    give, flag_s the time then (own kernel where calibrated, ours otherwise); None where the engine has no such flag or
+    nothing beats its own choice. refused: why the engine would not run the step.
+    """
+
+    engine: str
+    version: str
+    path: str | None = None
+    splits: int | None = None
+    rule_s: float | None = None
+    regret: float | None = None
+    own_s: float | None = None
+    flag: str | None = None
+    flag_s: float | None = None
+    refused: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest launch for one step, and the alternatives.
+
+    s_star: smallest count whose first wave covers the SMs; s_opt: the count of least predicted time, with split_keys
+    keys a split, in tiles of tile_keys. curve: time against every distinct count for the chosen variant.
+    """
+
+    s_star: int
+    s_opt: int
+    split_keys: int
+    tile_keys: int
+    rows: int
+    warps: int
+    stages: int
+    total_s: float
+    s_star_s: float
+    unsplit_s: float
+    l2: str
+    calibration: str
+    variant: str
+    curve: tuple[CurvePoint, ...]
+    regrets: tuple[Regret, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, nested."""
+        return asdict(self)
+
+    def time_at(self, splits: int) -> float:
+        """Predicted time at the launchable count nearest below or at `splits`."""
+        return max((p for p in self.curve if p.splits <= splits), key=lambda p: p.splits, default=self.curve[0]).total_s
+
+
+def choose(
+    geo: Geometry,
+    batch: Batch,
+    *,
+    kv: KvCache | None = None,
+    gpu: Gpu | str = "h100-sxm",
+    calibration: Calibration | None = None,
+    engines: Sequence[tuple[Policy, str | None]] | None = None,
+    options: Mapping[str, Any] | None = None,
+    l2: str = "cold",
+) -> Choice:
+    """The fastest split count, tile and variant for one step, and every engine's regret.
+
+    engines: (policy, version) pairs; None takes all, an empty list none. options: engine options, each engine taking
+    those it has. gpu takes a name too; kv defaults to bf16 with pages of 16 keys.
+    """
+    from decodecalc.gpus import load_gpu
+    from decodecalc.kvcache import KvCache as Cache
+
+    device, cache = load_gpu(gpu), kv or Cache()
+    known = calibration or load_calibration(gpu=device)
+    best = tune(geo, batch, cache, device, known, l2=l2)
+    variant = _variant_of(best, geo, cache)
+    curve = time_curve(geo, batch, cache, device, variant, known, l2=l2)
+    unsplit = sum(geo.kv_heads * cdiv(q * geo.group, best.rows) for n, q in zip(batch.seq_lens, batch.q_lens) if n)
+    s_star = cdiv(device.sm_count, max(unsplit, 1))
+    at_star = max((p for p in curve if p.splits <= s_star), key=lambda p: p.splits, default=curve[0])
+    found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best)
+    return Choice(
+        s_star=s_star,
+        s_opt=best.splits,
+        split_keys=best.split_keys,
+        tile_keys=best.tile_keys,
+        rows=best.rows,
+        warps=best.warps,
+        stages=best.stages,
+        total_s=best.total_s,
+        s_star_s=at_star.total_s,
+        unsplit_s=curve[0].total_s,
+        l2=l2,
+        calibration=known.label,
+        variant=variant.label(),
+        curve=curve,
+        regrets=tuple(found.of(policy, version) for policy, version in _engines(engines)),
+    )
+
+
+def _engines(given: Sequence[tuple[Policy, str | None]] | None) -> Sequence[tuple[Policy, str | None]]:
+    if given is not None:
+        return given
+    from decodecalc.engines import load_policies
+
+    return load_policies(["all"])
+
+
+def _variant_of(best: Tuning, geo: Geometry, kv: KvCache) -> Variant:
+    return wanted_variant(BUNDLED, geo, kv, best.tile_keys, best.rows, best.warps, best.stages)
+
+
+@dataclass(frozen=True)
+class _Regrets:
+    """Regrets of one step: everything but the engine."""
+
+    geo: Geometry
+    batch: Batch
+    kv: KvCache
+    gpu: Gpu
+    calibration: Calibration
+    options: Mapping[str, Any]
+    l2: str
+    best: Tuning
+
+    def of(self, policy: Policy, version: str | None) -> Regret:
+        """One engine's regret; an engine that refuses the step says why."""
+        name = policy.version(version).name
+        try:
+            plan = self._plan(policy, version, {})
+            rule = predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
+            own = self._own(plan)
+            flag, flag_s = self._flag(policy, version, own or rule)
+        except DecodecalcError as refused:
+            return Regret(policy.name, name, refused=str(refused))
+        return Regret(
+            policy.name, name, plan.path, max(plan.splits.live), rule, rule / self.best.total_s, own, flag, flag_s
+        )  # fmt: skip
+
+    def _plan(self, policy: Policy, version: str | None, more: Mapping[str, Any]) -> LaunchPlan:
+        known = policy.options_type.__dataclass_fields__
+        given = {k: v for k, v in self.options.items() if k in known}
+        return policy.plan(self.geo, self.batch, self.kv, self.gpu, {**given, **more}, version)
+
+    def _own(self, plan: LaunchPlan) -> float | None:
+        if plan.engine == BUNDLED or kernel_of(plan.engine, plan.is_split, self.calibration) == BUNDLED:
+            return None
+        return predict(plan, self.gpu, self.calibration, l2=self.l2).total_s
+
+    def _flag(self, policy: Policy, version: str | None, now: float) -> tuple[str | None, float | None]:
+        """The engine's flag at the count that the model finds fastest for it, when that beats the rule by 2 %."""
+        if policy.name not in FLAGS or policy.name == BUNDLED:
+            return None, None
+        text, option = FLAGS[policy.name]
+        if option not in policy.options_type.__dataclass_fields__:
+            return None, None
+        longest = self.batch.max_seq_len
+        found: list[tuple[float, str]] = []
+        for s in FLAG_COUNTS:
+            pages = max(cdiv(longest, s * self.kv.page_size), 1)
+            try:
+                plan = self._plan(policy, version, {option: pages if "{pages}" in text else s})
+            except DecodecalcError:
+                continue
+            time = self._own(plan) or predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
+            found.append((time, text.format(s=s, pages=pages)))
+        if not found or min(found)[0] > 0.98 * now:
+            return None, None
+        return min(found)[1], min(found)[0]

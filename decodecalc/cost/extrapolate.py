@@ -1,0 +1,87 @@
+"""Parameters for a GPU that nobody calibrated: those of a calibrated one, scaled by physical ratios and marked so.
+
+* memory bandwidth: the sustained share of the data-sheet rate carries over;
+* L2: its rate grows with SMs x clock (each SM has its own port), its usable share of the capacity carries over;
+* what a block or a launch does by itself (tile latency, fixed cost, launch, merge): the SM clock. Memory latency in
+  seconds hardly changes between generations, so it is not made faster than the clock says, nor slower than twice;
+* resident blocks: shared memory of an SM.
+
+Kernels for another architecture may be other kernels: the interval widens threefold there, twofold within one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from decodecalc.cost.calibration import Calibration, Values
+from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+WIDER_SAME_ARCHITECTURE, WIDER_OTHER_ARCHITECTURE = 2.0, 3.0
+SLOWEST, FASTEST = 2.0, 0.8  # limits of the clock ratio applied to latencies
+
+
+def extrapolate(base: Calibration, gpu: Gpu) -> Calibration:
+    """`base` moved to `gpu`. InputError when the GPU's memory bandwidth is not known."""
+    from decodecalc.gpus import load_gpu
+
+    reference = load_gpu(base.gpu.get("table_name") or base.gpu["name"])
+    scale = _Scale(reference, gpu)
+    return Calibration(
+        gpu={
+            "name": gpu.name,
+            "table_name": gpu.table_name,
+            "sm_count": gpu.sm_count,
+            "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
+        },
+        parameters=scale.values(base.parameters),
+        variants={variant: scale.values(values) for variant, values in base.variants.items()},
+        date=base.date,
+        protocol=base.protocol,
+        environment=base.environment,
+        extrapolated_from=str(base.gpu["name"]),
+    )
+
+
+class _Scale:
+    """The ratios from one GPU to another, by parameter."""
+
+    def __init__(self, base: Gpu, gpu: Gpu) -> None:
+        self.bandwidth = gpu.need("hbm_bytes_per_s") / base.need("hbm_bytes_per_s")
+        clock = (gpu.boost_clock_hz or 0) / (base.boost_clock_hz or 1) or 1.0
+        self.latency = min(max(1 / clock, FASTEST), SLOWEST)
+        self.l2_rate = gpu.sm_count * clock / base.sm_count
+        self.l2_capacity = (gpu.cache_bytes or base.cache_bytes or 1) / (base.cache_bytes or 1)
+        self.slots = (gpu.smem_bytes_per_sm or base.smem_bytes_per_sm or 1) / (base.smem_bytes_per_sm or 1)
+        same = gpu.architecture is not None and gpu.architecture.split()[0] == (base.architecture or "").split()[0]
+        self.wider = WIDER_SAME_ARCHITECTURE if same else WIDER_OTHER_ARCHITECTURE
+        self.note = f"from {base.name}"
+
+    def values(self, values: Values) -> dict[str, Parameter]:
+        """Every parameter scaled, its provenance `extrapolated`."""
+        return {name: self._scaled(p) for name, p in values.items()}
+
+    def _scaled(self, p: Parameter) -> Parameter:
+        ratio, how = self._ratio(p.name)
+        value = p.value * ratio
+        if p.name == "slots_per_sm":
+            value = max(int(value), 1)
+        note = f"{self.note}, x {ratio:.3g} ({how})" if how else self.note
+        return Parameter(p.name, value, EXTRAPOLATED, p.spread, note)
+
+    def _ratio(self, name: str) -> tuple[float, str]:
+        if name == "hbm_sustained_bytes_per_s":
+            return self.bandwidth, "memory bandwidth"
+        if name == "l2_bytes_per_s":
+            return self.l2_rate, "SMs x clock"
+        if name == "l2_capacity_bytes":
+            return self.l2_capacity, "cache size"
+        if name == "slots_per_sm":
+            return min(self.slots, 1.0), "shared memory"
+        if name == "residual_p90":
+            return self.wider, "not measured there"
+        if name == "overlap_exponent" or name == "launch_stream_s":
+            return 1.0, ""
+        return self.latency, "SM clock"

@@ -1,0 +1,233 @@
+"""S_opt: the split count, tile and variant that the time model finds fastest, without running anything.
+
+Not S*: S* is the smallest count whose first wave covers the SMs. S_opt may be larger (more loads in flight hide more
+latency) or smaller (each split costs a partial state, and blocks beyond the slots wait for a whole wave).
+
+The rule that is optimised is the bundled kernel's: every request is cut into splits of one length, a whole number of
+tiles, so that long requests get more splits and all blocks are alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decodecalc.analysis.traffic import PARTIAL_BYTES
+from decodecalc.batch import Batch
+from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_chain
+from decodecalc.cost.parameters import Variant
+from decodecalc.cost.rates import Rates, make_rates
+from decodecalc.cost.variants import BUNDLED, resolve, wanted_variant
+from decodecalc.engines.arrays import Batches, visible_start
+from decodecalc.intmath import IntArray, cdiv
+
+if TYPE_CHECKING:
+    from decodecalc.geometry import Geometry
+    from decodecalc.gpus import Gpu
+    from decodecalc.kvcache import KvCache
+
+MOST_SPLITS = 1024  # a merge of more states than this was never worth it on any GPU modelled
+MERGE_DIMS = 128  # output elements of one merge block (decodecalc_kernels LaunchConfig.merge_dims)
+_FINE, _STEP = 32, 1.06  # every count up to 32, then steps of 6 %
+
+
+@lru_cache(maxsize=1)
+def candidate_splits() -> IntArray:
+    """Split counts that are tried: all up to 32, then 6 % apart up to MOST_SPLITS [C]."""
+    counts = list(range(1, _FINE + 1))
+    while counts[-1] < MOST_SPLITS:
+        counts.append(min(max(int(counts[-1] * _STEP), counts[-1] + 1), MOST_SPLITS))
+    return np.array(counts, dtype=np.int64)
+
+
+def row_block(geo: Geometry, q_len: int) -> int:
+    """Query rows of a block of the bundled kernel (its own rule)."""
+    from decodecalc_kernels.config import default_rows
+
+    return int(default_rows(max(q_len, 1), geo.group, geo.v_dim))
+
+
+def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, rows: int) -> tuple[Variant, ...]:
+    """Bundled variants to choose among for this shape: the (tile, warps, stages) that were measured for the widths
+    and element type nearest to it, each as the variant that this shape would run."""
+    own = [v for v in calibration.variants if v.kernel == BUNDLED]
+    wanted = wanted_variant(BUNDLED, geo, kv, 64, rows)
+    width = wanted.head_dim + wanted.head_dim_v
+
+    def unlike(v: Variant) -> tuple[float, ...]:
+        return (
+            v.dtype != wanted.dtype,
+            (v.head_dim_v == 0) != (wanted.head_dim_v == 0),
+            abs(np.log2((v.head_dim + v.head_dim_v) / width)),
+            abs(np.log2(v.rows / rows)),
+            v.layout != wanted.layout,
+        )
+
+    nearest = min(map(unlike, own), default=None)
+    tunings = dict.fromkeys((v.tile_keys, v.warps, v.stages) for v in own if unlike(v) == nearest)
+    return tuple(wanted._replace(tile_keys=t, warps=w, stages=s) for t, w, s in tunings)
+
+
+def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, rows: int) -> Variant:
+    """The bundled variant that runs other engines' rules: the first that was tuned for this shape."""
+    own_rows = max(16, min(rows, 128))
+    return tuned_variants(calibration, geo, kv, own_rows)[0]
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """The best launch of each of N steps. All [N]; `variants[which[n]]` is the variant of step n.
+
+    splits: of the longest request; split_keys: keys of every split (a multiple of the variant's tile).
+    """
+
+    splits: IntArray
+    split_keys: IntArray
+    which: IntArray
+    total_s: FloatArray
+    variants: tuple[Variant, ...]
+
+
+def fastest(
+    geo: Geometry,
+    batches: Batches,
+    kv: KvCache,
+    gpu: Gpu,
+    calibration: Calibration | None = None,
+    *,
+    l2: str = "cold",
+    variants: tuple[Variant, ...] | None = None,
+) -> Fastest:
+    """S_opt of every step of `batches`."""
+    known = calibration or load_calibration(gpu=gpu)
+    rows = row_block(geo, int(batches.max_q_len.max()) if batches.n else 1)
+    tried = variants or tuned_variants(known, geo, kv, rows)
+    n = batches.n
+    best = np.full(n, np.inf)
+    splits, size, which = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    for i, variant in enumerate(tried):
+        rates, _ = make_rates(known, gpu, resolve(known, variant), l2=l2, dtype=kv.query_dtype)
+        counts, sizes, total = split_curve(geo, batches, kv, rates, variant.tile_keys, rows)
+        at = np.argmin(total, axis=1)[:, None]
+        found = np.take_along_axis(total, at, 1)[:, 0]
+        better = found < best
+        best = np.where(better, found, best)
+        splits = np.where(better, np.take_along_axis(counts, at, 1)[:, 0], splits)
+        size = np.where(better, np.take_along_axis(sizes, at, 1)[:, 0], size)
+        which = np.where(better, i, which)
+    return Fastest(splits, size, which, best, tried)
+
+
+def split_curve(
+    geo: Geometry,
+    batches: Batches,
+    kv: KvCache,
+    rates: Rates,
+    tile_keys: int,
+    rows: int,
+    candidates: IntArray | None = None,
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Splits of the longest request, keys per split and predicted time of every step and candidate: three [N, C].
+
+    Candidates that round to the same split length give the same launch, and the same time.
+    """
+    tried = (candidate_splits() if candidates is None else candidates)[None, :]
+    keys = batches.seq_lens - visible_start(batches, geo.window)  # [N, R]
+    longest = batches.largest(keys)[:, None]
+    if candidates is None:
+        tried = tried[:, : max(int(np.searchsorted(tried[0], cdiv(int(longest.max(initial=1)), tile_keys))) + 1, 1)]
+    tiles = np.maximum(cdiv(cdiv(longest, tile_keys), tried), 1)  # of a full split [N, C]
+    size = tiles * tile_keys
+    counts = np.maximum(cdiv(longest, size), 1)
+    row_blocks = cdiv(batches.q_lens * geo.group, rows)
+    columns = geo.kv_heads * row_blocks * batches.counts  # [N, R]
+    if batches.is_single_class:
+        blocks, states = columns * counts, batches.counts * batches.q_lens * counts
+    else:
+        live = cdiv(keys[:, :, None], size[:, None, :])  # [N, R, C]
+        blocks = (columns[:, :, None] * live).sum(axis=1)
+        states = ((batches.counts * batches.q_lens)[:, :, None] * live).sum(axis=1)
+    per_key = kv.bytes_per_key(geo)
+    useful = batches.total(np.where(batches.q_lens > 0, keys, 0))[:, None] * per_key
+    asked = batches.total(keys * row_blocks)[:, None] * per_key
+    tiles_total = batches.total(columns // np.maximum(batches.counts, 1) * cdiv(keys, tile_keys))[:, None]
+    split = counts > 1
+    merge_columns = geo.q_heads * cdiv(geo.v_dim, MERGE_DIMS)
+    work = Work(
+        blocks=blocks,
+        tiles=tiles,
+        tiles_total=tiles_total,
+        hbm_bytes=useful,
+        requested_bytes=np.maximum(asked, useful),
+        flop=2.0 * tiles_total * tile_keys * rows * (geo.head_dim + geo.v_dim),
+        launched_blocks=(batches.largest(row_blocks) * geo.kv_heads * batches.batch)[:, None] * counts,
+        is_split=split,
+        live_splits=counts,
+        merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + 2) * PARTIAL_BYTES, 0),
+        merge_blocks=np.where(split, (batches.batch * batches.max_q_len)[:, None] * merge_columns, 0),
+    )
+    chain, even = uniform_chain(blocks, tiles, rates)
+    return counts, size, step_terms(work, chain, even, rates).total_s
+
+
+@lru_cache(maxsize=4096)
+def s_opt(geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu) -> int:
+    """S_opt of one step, for tables that print it beside S*. Cached."""
+    return int(fastest(geo, _classes(batch), kv, gpu).splits[0])
+
+
+def _classes(batch: Batch) -> Batches:
+    """The batch with equal requests gathered into one class: the shorter array for large uniform batches."""
+    if batch.is_uniform:
+        return Batches.uniform(batch.size, batch.seq_lens[0], batch.q_lens[0])
+    return Batches.single(batch)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A launch of the bundled kernel in plain numbers."""
+
+    splits: int
+    split_keys: int
+    tile_keys: int
+    rows: int
+    warps: int
+    stages: int
+    total_s: float
+
+
+def tune(
+    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold"
+) -> Tuning:
+    """The fastest launch of the bundled kernel for one step: what its launcher uses by default."""
+    found = fastest(geo, _classes(batch), kv, gpu, calibration, l2=l2)
+    variant = found.variants[int(found.which[0])]
+    return Tuning(
+        int(found.splits[0]), int(found.split_keys[0]), variant.tile_keys, variant.rows, variant.warps, variant.stages,
+        float(found.total_s[0]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One split count that can be launched, and its predicted time."""
+
+    splits: int
+    split_keys: int
+    total_s: float
+
+
+def time_curve(
+    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, variant: Variant, calibration: Calibration, *, l2: str = "cold"
+) -> tuple[CurvePoint, ...]:
+    """Predicted time against every distinct split count of one variant, ascending."""
+    rates, _ = make_rates(calibration, gpu, resolve(calibration, variant), l2=l2, dtype=kv.query_dtype)
+    counts, sizes, total = split_curve(geo, _classes(batch), kv, rates, variant.tile_keys, variant.rows)
+    points: dict[int, Any] = {}
+    for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
+        points.setdefault(s, CurvePoint(s, size, t))
+    return tuple(points[s] for s in sorted(points))

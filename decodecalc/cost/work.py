@@ -1,0 +1,108 @@
+"""From launches to work: how many blocks, tiles and bytes each step has, for the kernel that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decodecalc.analysis.traffic import traffic_arrays
+from decodecalc.cost.model import Work
+from decodecalc.cost.tuning import MERGE_DIMS
+from decodecalc.engines.arrays import Batches, KernelArray, Launches
+from decodecalc.intmath import cdiv
+
+if TYPE_CHECKING:
+    from decodecalc.geometry import Geometry
+    from decodecalc.kvcache import KvCache
+
+STATE_SCALARS = 2  # running max and running sum of the bundled kernel's partial states
+# Engines whose scheduler kernel serves a whole step (SGLang: get_num_kv_splits in init_forward_metadata).
+ONCE_A_STEP = ("sglang-triton",)
+
+
+def work_of(
+    engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: Launches, tile_keys: Any, block_rows: Any
+) -> Work:
+    """Work of every step of `batches` under `found`, walked in tiles of `tile_keys` by blocks of `block_rows` rows.
+
+    tile_keys and block_rows are those of the kernel that runs (a number or [N]): an engine's rule may be run by another
+    kernel. Blocks of one request are alike but for its last split, which may be shorter.
+    """
+    n = batches.n
+    working = _per_request(found.live if found.working is None else found.working, batches)
+    columns = _per_request(found.blocks_per_split, batches)
+    read = batches.seq_lens if found.keys_read is None else _per_request(found.keys_read, batches)
+    tile = _column(tile_keys, n)
+    longest = np.minimum(_per_request(found.split_keys, batches), read)
+    full = cdiv(longest, tile)  # tiles of a full split [N, R]
+    last = cdiv(np.maximum(read - (working - 1) * longest, 0), tile)
+    tiles = np.maximum(np.maximum(working - 1, 0) * full + np.where(working > 0, np.minimum(last, full), 0), 0)
+    rows = np.asarray(_column(block_rows, n))[:, 0]
+    tiles_total = batches.total(tiles * columns)
+    is_split = np.broadcast_to(np.asarray(found.is_split), (n,))
+    moved = traffic_arrays(geo, kv, batches, found)
+    return Work(
+        blocks=batches.total(columns * working),
+        tiles=batches.largest(np.where(working > 0, full, 0)),
+        tiles_total=tiles_total,
+        hbm_bytes=moved.kv_read_bytes,
+        requested_bytes=np.maximum(moved.kv_requested_bytes, moved.kv_read_bytes),
+        flop=tiles_total * (np.asarray(tile)[:, 0] * rows) * (2.0 * (geo.head_dim + geo.v_dim)),
+        launched_blocks=_launched(found, "stage1", n),
+        is_split=is_split,
+        live_splits=batches.largest(_per_request(found.partials(), batches)),
+        merge_bytes=moved.partial_read_bytes,
+        merge_blocks=_launched(found, "merge", n),
+        extra_kernels=scheduler_kernels(engine, found.kernels),
+    )
+
+
+def scheduler_kernels(engine: str, kernels: Any) -> int:
+    """Scheduler kernels that run with every layer; those of ONCE_A_STEP run before the first one."""
+    return 0 if engine in ONCE_A_STEP else sum(k.role == "scheduler" for k in kernels)
+
+
+def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int, rows: int) -> Launches:
+    """The same splits on the bundled kernel: its tile, rows, sharing of KV heads, grid and merge."""
+    row_blocks = cdiv(batches.q_lens * geo.group, rows)
+    most = batches.largest(_per_request(found.live, batches))
+    launched = most if found.shared_slots else np.maximum(found.launched, most)
+    splits = np.where(found.is_split, launched, 1)
+    grid = (geo.kv_heads * batches.largest(row_blocks), batches.batch, splits)
+    merge_grid = (batches.max_q_len * geo.q_heads, batches.batch, cdiv(geo.v_dim, MERGE_DIMS))
+    return replace(
+        found,
+        kernels=(
+            KernelArray("stage1_kernel", "stage1", grid, None, None, tile_keys),
+            KernelArray("merge_kernel", "merge", merge_grid, None, None, when=found.is_split),
+        ),
+        blocks_per_split=geo.kv_heads * row_blocks,
+        tile_keys=tile_keys,
+        block_rows=rows,
+        state_values=geo.v_dim + STATE_SCALARS,
+        partial_splits=None,
+        shared_slots=False,
+    )
+
+
+def _launched(found: Launches, role: str, n: int) -> Any:
+    total: Any = 0
+    for kernel in found.kernels:
+        if kernel.role == role:
+            blocks: Any = np.broadcast_to(np.asarray(kernel.when, dtype=bool), (n,)).astype(np.int64)
+            for extent in kernel.grid:
+                blocks = blocks * extent
+            total = total + blocks
+    return total
+
+
+def _per_request(value: Any, batches: Batches) -> Any:
+    """A number, [N, 1] or [N, R] as something that broadcasts to [N, R]."""
+    return np.broadcast_to(np.asarray(value), batches.seq_lens.shape)
+
+
+def _column(value: Any, n: int) -> Any:
+    """A number or [N] as [N, 1]."""
+    return np.broadcast_to(np.asarray(value), (n,))[:, None]

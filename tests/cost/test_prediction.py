@@ -1,0 +1,158 @@
+"""Predictions: both doors, every engine, the engine's kernel against ours."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import decodecalc as dc
+from decodecalc.cost.calibration import parse_calibration
+from decodecalc.cost.model import Terms
+from decodecalc.cost.prediction import predict, predict_arrays, predict_policy
+from decodecalc.engines import load_policy
+from decodecalc.engines.arrays import Batches
+from decodecalc.errors import DecodecalcError, InputError
+
+GEO = dc.Geometry(32, 8, 128)
+KV = dc.KvCache()
+ENGINES = ("vllm-triton", "sglang-triton", "flash-attention-3", "flash-decoding", "bundled")
+
+
+def doors(engine: str, geo: Any, batch: Any, kernel: str = "own") -> tuple[Any, Any]:
+    """The same step through the scalar and the array door."""
+    gpu, policy = dc.load_gpu("h200"), load_policy(engine)
+    scalar = predict(policy.plan(geo, batch, KV, gpu), kernel=kernel)
+    opts, version = policy.options_type(), policy.version()
+    steps = (
+        Batches.uniform(batch.size, batch.seq_lens[0], batch.q_lens[0]) if batch.is_uniform else Batches.single(batch)
+    )
+    found = policy.launches(geo, steps, KV, gpu, opts, version)
+    return scalar, predict_arrays(engine, geo, steps, KV, gpu, found, options=opts, kernel=kernel)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kernel", ["own", "bundled"])
+@given(batch=st.integers(1, 300), context=st.integers(1, 70_000), kv_heads=st.sampled_from([1, 2, 8, 32]))
+@settings(max_examples=15, deadline=None)
+def test_both_doors_predict_the_same_for_equal_requests(
+    engine: str, kernel: str, batch: int, context: int, kv_heads: int
+) -> None:
+    """A sweep's number is predict's number, term by term."""
+    scalar, array = doors(engine, dc.Geometry(32, kv_heads, 128), dc.Batch.uniform(batch, context), kernel)
+    for f in fields(Terms):
+        assert float(getattr(array, f.name)[0]) == pytest.approx(scalar.terms[f.name], rel=1e-6, abs=1e-11), f.name
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(lens=st.lists(st.integers(1, 40_000), min_size=2, max_size=40))
+@settings(max_examples=15, deadline=None)
+def test_both_doors_predict_the_same_for_ragged_batches(engine: str, lens: list[int]) -> None:
+    """A list schedule on either side."""
+    scalar, array = doors(engine, GEO, dc.Batch([*lens, lens[0] + 1]))
+    assert float(array.total_s[0]) == pytest.approx(scalar.total_s, rel=1e-6)
+
+
+@given(
+    st.integers(1, 64),
+    st.integers(1, 64),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.integers(1, 30),
+    st.sampled_from([1, 8, 32]),
+)
+@settings(max_examples=60, deadline=None)
+def test_time_does_not_fall_with_keys_batch_or_context_at_a_fixed_count(
+    batch: int, more: int, splits: int, tiles: int, kv_heads: int
+) -> None:
+    """Through plans, not arrays: `splits` slices of whole tiles; more requests, or longer slices, never cost less."""
+    geo = dc.Geometry(32, kv_heads, 128)
+
+    def time(requests: int, slice_tiles: int) -> float:
+        step = dc.Batch.uniform(requests, splits * slice_tiles * 64)
+        return predict(dc.plan("bundled", geo, step, gpu="h200", num_splits=splits)).total_s
+
+    assert time(batch + more, tiles) >= time(batch, tiles) * (1 - 1e-9)
+    assert time(batch, tiles + more) >= time(batch, tiles) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("engine", dc.engine_names())
+@pytest.mark.parametrize("geo", [GEO, dc.Geometry(8, 1, 128, window=1024), dc.Geometry(16, 1, 576, 512, mla=True)])
+def test_every_engine_that_plans_is_predicted(engine: str, geo: Any) -> None:
+    """Positive, finite, above its own stream time, inside its interval; unknown kernels are named in the notes."""
+    try:
+        plan = dc.plan(engine, geo, dc.Batch([1, 5000, 129, 0, 40_000]), gpu="h200")
+    except DecodecalcError:
+        pytest.skip("the engine refuses this shape")
+    p = predict(plan)
+    assert 0 < p.low_s < p.total_s < p.high_s < 1
+    assert p.total_s >= p.terms["stream_s"] > 0
+    assert p.total_s == pytest.approx(sum(p.terms.values()))
+    assert p.kernel.startswith(engine) or p.kernel == "bundled"
+    assert p.kernel != "bundled" or engine == "bundled" or any("stands in" in note for note in p.notes)
+
+
+def test_the_engine_s_kernel_and_ours_under_its_rule_are_two_predictions(calibration_file: dict[str, Any]) -> None:
+    """vLLM's 16-key tile waits 1.25 us each in a lone block; ours, on the same 16 splits, does not."""
+    calibration = parse_calibration(calibration_file)
+    plan = dc.plan("vllm-triton", GEO, dc.Batch.uniform(1, 32_768), gpu="h200")
+    theirs, ours = predict(plan, calibration=calibration), predict(plan, calibration=calibration, kernel="bundled")
+    assert (theirs.kernel, ours.kernel) == ("vllm-triton-3d", "bundled")
+    assert theirs.terms["latency_s"] + theirs.terms["stream_s"] >= 128 * 1.25e-6
+    assert ours.total_s < theirs.total_s / 2
+    assert ours.terms["stream_s"] == pytest.approx(theirs.terms["stream_s"])
+
+
+def test_bundled_under_a_split_policy_is_the_same_prediction(calibration_file: dict[str, Any]) -> None:
+    """`plan("bundled", split_policy=…)` and `predict(…, kernel="bundled")` are two ways to ask one thing."""
+    calibration = parse_calibration(calibration_file)
+    step = dc.Batch.uniform(4, 10_000)
+    asked = predict(dc.plan("vllm-triton", GEO, step, gpu="h200"), calibration=calibration, kernel="bundled")
+    planned = predict(dc.plan("bundled", GEO, step, gpu="h200", split_policy="vllm-triton"), calibration=calibration)
+    assert asked.total_s == pytest.approx(planned.total_s)
+
+
+def test_warm_is_faster_than_cold_and_stream_launches_slower_than_graphs() -> None:
+    """33 MB of KV."""
+    plan = dc.plan("flash-attention-3", GEO, dc.Batch.uniform(1, 8192), gpu="h200")
+    cold, warm = predict(plan), predict(plan, l2="warm")
+    assert warm.total_s < cold.total_s
+    assert predict(plan, launch="stream").terms["launch_s"] > cold.terms["launch_s"]
+
+
+def test_baselines_stand_beside_the_prediction() -> None:
+    """At batch 1 and 2560 keys the roofline is off by more than half: that is why there is a model."""
+    p = predict(dc.plan("vllm-triton", GEO, dc.Batch.uniform(1, 2560), gpu="h200"))
+    assert p.roofline_s == pytest.approx(10_485_760 / 4.8e12)
+    assert p.roofline_s < p.overhead_plus_bytes_s < p.total_s
+
+
+def test_an_uncalibrated_gpu_is_marked() -> None:
+    """Every parameter extrapolated, a wider interval, and the words say from where."""
+    plan = dc.plan("bundled", GEO, dc.Batch.uniform(1, 2560), gpu="h100-sxm", num_splits=8)
+    far = predict(plan)
+    near = predict(dc.plan("bundled", GEO, dc.Batch.uniform(1, 2560), gpu="h200", num_splits=8))
+    assert set(far.extrapolated) == set(far.provenance)
+    assert "extrapolated" in far.calibration
+    assert far.high_s / far.low_s > near.high_s / near.low_s
+
+
+def test_impossible_requests_are_input_errors(calibration_file: dict[str, Any]) -> None:
+    """Unknown kernel, L2 or launch mode."""
+    plan = dc.plan("bundled", GEO, dc.Batch.uniform(1, 2560), gpu="h200", num_splits=8)
+    for wrong in ({"kernel": "theirs"}, {"l2": "tepid"}, {"launch": "eager"}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            predict(plan, calibration=parse_calibration(calibration_file), **wrong)
+
+
+def test_a_sweep_crosses_the_engine_s_path() -> None:
+    """One array with both of vLLM's kernels in it equals its two halves."""
+    policy, gpu = load_policy("vllm-triton"), dc.load_gpu("h200")
+    batches = np.array([1, 64, 16, 17, 200])
+    whole = predict_policy(policy, GEO, Batches.uniform(batches, 4096), KV, gpu).total_s
+    for i, b in enumerate(batches.tolist()):
+        one = predict_policy(policy, GEO, Batches.uniform(b, 4096), KV, gpu).total_s
+        assert whole[i] == pytest.approx(float(one[0]))

@@ -1,0 +1,104 @@
+"""The bundled kernel's policy: S_opt by itself, another engine's splits on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import decodecalc as dc
+from decodecalc.engines import load_policy
+from decodecalc.engines.arrays import Batches
+from decodecalc.errors import GateError, InputError, UnknownNameError
+
+GEO = dc.Geometry(32, 8, 128)
+
+
+def plan(batch: Any, geo: Any = GEO, **options: Any) -> Any:
+    """On an H200."""
+    return dc.plan("bundled", geo, batch, gpu="h200", **options)
+
+
+@given(st.lists(st.integers(0, 30_000), min_size=1, max_size=20))
+@settings(max_examples=30, deadline=None)
+def test_live_splits_cover_every_key_once(lens: list[int]) -> None:
+    """Ranges tile each request from 0 to its end, each at most one split long."""
+    found = plan(dc.Batch(lens))
+    for length, ranges in zip(lens, found.splits.keys):
+        edges = [start for start, _ in ranges] + [length]
+        assert edges[0] == 0
+        assert all(start < end for start, end in ranges)
+        assert [end for _, end in ranges] == edges[1:]
+        assert len(ranges) <= found.splits.launched
+
+
+@pytest.mark.parametrize("engine", ["vllm-triton", "sglang-triton", "flash-attention-3", "flash-decoding"])
+def test_another_rule_keeps_its_splits_and_gets_our_tile(engine: str) -> None:
+    """Ranges are the engine's to the key; tile and grid are the kernel's."""
+    step = dc.Batch([500, 9000, 40_000])
+    theirs, ours = dc.plan(engine, GEO, step, gpu="h200"), plan(step, split_policy=engine)
+    assert list(ours.splits.keys) == list(theirs.splits.keys)
+    assert ours.splits.live == theirs.splits.live
+    assert ours.tile_keys == plan(step).tile_keys
+    assert ours.stage1.grid == (8, 3, ours.splits.launched)
+    assert ours.is_split == theirs.is_split
+
+
+def test_fixed_size_is_batch_invariant() -> None:
+    """With split_keys given, a request's ranges do not depend on who else is in the batch."""
+    alone, crowd = plan(dc.Batch([9000]), split_keys=512), plan(dc.Batch([9000, 50_000, 3]), split_keys=512)
+    assert alone.splits.keys[0] == crowd.splits.keys[0]
+    assert alone.determinism == crowd.determinism == "fixed size"
+
+
+def test_a_count_by_hand_is_the_longest_request_s() -> None:
+    """2560 keys in 10 splits are 256 keys each: grid (8, 1, 10) and a merge of 32 heads."""
+    found = plan(dc.Batch.uniform(1, 2560), num_splits=10, tile_keys=64)
+    assert (found.splits.launched, found.splits.live, found.stage1.grid) == (10, (10,), (8, 1, 10))
+    assert found.merge is not None
+    assert found.merge.grid == (32, 1, 1)
+    assert found.scratch_bytes == 32 * 10 * 130 * 4
+    assert found.state_values == 130
+
+
+def test_unsplit_has_no_merge_and_no_scratch() -> None:
+    """num_splits 1."""
+    found = plan(dc.Batch.uniform(1, 2560), num_splits=1)
+    assert found.merge is None
+    assert (found.scratch_bytes, found.path, found.determinism) == (0, "unsplit", "invariant")
+
+
+def test_wide_groups_take_several_row_blocks() -> None:
+    """71 query heads on one KV head: two blocks of 64 rows walk each split."""
+    found = plan(dc.Batch.uniform(1, 4096), dc.Geometry(71, 1, 128), num_splits=4)
+    assert found.block_rows == 64
+    assert found.blocks_per_split == (2,)
+    assert found.stage1.grid == (2, 1, 4)
+
+
+def test_the_array_rule_is_the_scalar_rule() -> None:
+    """Splits of a swept array equal each plan's."""
+    policy, gpu, kv = load_policy("bundled"), dc.load_gpu("h200"), dc.KvCache()
+    contexts = np.array([1, 100, 2560, 32_768, 131_072])
+    found = policy.launches(GEO, Batches.uniform(4, contexts), kv, gpu, policy.options_type(), policy.version())
+    for n, context in enumerate(contexts.tolist()):
+        assert found.launched[n] == plan(dc.Batch.uniform(4, context)).splits.launched
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"tile_keys": 48}, GateError, "power of two"),
+        ({"num_splits": 4, "split_keys": 64}, InputError, "one of them"),
+        ({"split_policy": "bundled"}, InputError, "another engine"),
+        ({"split_policy": "vllm"}, UnknownNameError, "vllm-triton"),
+        ({"split_keys": 1}, GateError, "grid"),
+    ],
+)
+def test_what_the_kernel_cannot_run_is_refused(options: dict[str, Any], error: type, message: str) -> None:
+    """Each with its own message."""
+    with pytest.raises(error, match=message):
+        plan(dc.Batch.uniform(1, 100_000), **options)
