@@ -156,6 +156,8 @@ def _say_mla_cap(step: SglangStep, n: int) -> str:
 def _say_deterministic(step: SglangStep, n: int) -> str:
     if not step.opt.deterministic:
         return "off: a row's splits depend on the rest of its batch"
+    if at(step.lean_runs, n):
+        return f"on, but {step.version} runs the lean kernel all the same, which cuts by the whole batch"
     return (
         f"n = ceil(L / {step.tile_size}), cap ceil({at(step.context, n)} / {step.tile_size}) = {at(step.cap, n)}; "
         f"the kernel then evens the n splits out, so boundaries move as a request grows, never with its batch"

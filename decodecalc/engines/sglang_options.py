@@ -28,8 +28,9 @@ class SglangRules:
     mla_cap: MLA raises the cap so that one row can fill the GPU. mla_cap_gfx942: most splits it may reach on gfx942.
     value_is_view: MLA takes V from the K tile in registers instead of loading it again. page_aware: kernels split an
     index into page and offset when the page is larger than 1. mla_tune: the opt-in gfx950 geometry exists. lean: AMD
-    GPUs may run the persistent "lean" kernel. draft_window: multi-step drafts of models with a window build window
-    indices of their own (without them the launch fails). rotate: AMD blocks of uneven batches rotate.
+    GPUs may run the persistent "lean" kernel. lean_when_deterministic: even in deterministic mode.
+    draft_window: multi-step drafts of models with a window build window indices of their own (without them the launch
+    fails). rotate: AMD blocks of uneven batches rotate.
     """
 
     mla_cap: bool = False
@@ -38,6 +39,7 @@ class SglangRules:
     page_aware: bool = False
     mla_tune: bool = False
     lean: bool = False
+    lean_when_deterministic: bool = False
     draft_window: bool = False
     rotate: bool = False
 
@@ -170,10 +172,20 @@ VERSIONS = (
     ),
     PolicyVersion(
         "0.5.22",
-        "sglang 0.5.19 to 0.5.22: triton_backend.py, kernels/ops/attention/{metadata,decode_attention}.py",
-        ("0.5.19", "0.5.22"),
+        "sglang 0.5.21 to 0.5.22: triton_backend.py, kernels/ops/attention/{metadata,decode_attention}.py",
+        ("0.5.21", "0.5.22"),
         SglangRules(
             mla_cap=True, mla_cap_gfx942=256, value_is_view=True, page_aware=True, mla_tune=True, lean=True
+        ),
+        "AMD: deterministic inference keeps the standard kernel",
+    ),
+    PolicyVersion(
+        "0.5.20",
+        "sglang 0.5.19 to 0.5.20: triton_backend.py, kernels/ops/attention/{metadata,decode_attention}.py",
+        ("0.5.19", "0.5.20"),
+        SglangRules(
+            mla_cap=True, mla_cap_gfx942=256, value_is_view=True, page_aware=True, mla_tune=True, lean=True,
+            lean_when_deterministic=True
         ),
         "AMD: persistent lean kernel for long contexts and large graph batches",
     ),

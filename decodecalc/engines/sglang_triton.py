@@ -272,7 +272,7 @@ class SglangStep:
         geo, batches = self.geo, self.batches
         if not lean.supported(geo):
             return False, lambda n: "the lean kernel has no sinks, no logit cap and no keys over 128 elements but MLA's"
-        if self.opt.deterministic:
+        if self.opt.deterministic and not self.rules.lean_when_deterministic:
             return False, lambda n: "deterministic inference keeps the standard kernel"
         if self.opt.enable_lean_attention is not None:
             return self.opt.enable_lean_attention, lambda n: "--enable-lean-attention decides"
@@ -337,6 +337,7 @@ class SglangStep:
             tile_keys=np.where(on, tile, found.tile_keys),
             block_rows=np.where(on, lean.BLOCK_M, found.block_rows),
             scratch_bytes=np.where(on, partial, found.scratch_bytes),
+            determinism="batch-dependent",
             key_ranges=ranges,
         )
 

@@ -253,6 +253,14 @@ def test_lean_kernel_on_amd():
     assert not sglang(lens=(65536,), gpu="mi300x", deterministic=True).gate("lean_kernel").passed
 
 
+def test_deterministic_mode_did_not_stop_the_lean_kernel_at_first():
+    """Releases 0.5.19 and 0.5.20 on AMD: batch-dependent cuts in spite of --enable-deterministic-inference."""
+    for version, lean in (("0.5.20", True), ("0.5.21", False)):
+        p = sglang(lens=(65536,), gpu="mi300x", engine=f"sglang-triton@{version}", deterministic=True)
+        assert p.gate("lean_kernel").passed == lean
+        assert p.determinism == ("batch-dependent" if lean else "fixed size")
+
+
 @pytest.mark.parametrize(
     ("geo", "batch", "taken"), [(LLAMA3_8B, 15, False), (LLAMA3_8B, 16, True), (DEEPSEEK_TP8, 8, True)]
 )
