@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.parameters import (
@@ -33,11 +32,12 @@ if TYPE_CHECKING:
 SCHEMA = "decodecalc/calibration/1"
 SHIPPED = ("calibration_h200.json",)  # in decodecalc/data
 MAX_FILE_BYTES = 16 << 20
+_DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 
 Values = Mapping[str, Parameter]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """Parameters of one GPU. `extrapolated_from` names the calibrated GPU when this one never was.
 
@@ -143,8 +143,8 @@ def fits(calibration: Calibration, gpu: Gpu) -> bool:
 @cache
 def shipped_calibration(name: str) -> Calibration:
     """A calibration of the package's data, by file name."""
-    text = resources.files("decodecalc.data").joinpath(name).read_text(encoding="utf-8")
-    return parse_calibration(json.loads(text), f"shipped {name}")
+    with open(os.path.join(_DATA, name), encoding="utf-8") as file:
+        return parse_calibration(json.load(file), f"shipped {name}")
 
 
 def read_calibration(path: str) -> Calibration:

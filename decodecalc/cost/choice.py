@@ -10,8 +10,9 @@ from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.tuning import CurvePoint, Tuning, time_curve, tune
-from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
+from decodecalc.cost.rates import make_rates
+from decodecalc.cost.tuning import Tuning, gathered, split_curve, tune
+from decodecalc.cost.variants import BUNDLED, kernel_of, resolve, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
 
@@ -33,6 +34,15 @@ FLAGS: dict[str, tuple[str, str]] = {
     "bundled": ("num_splits={s}", "num_splits"),
 }
 FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One split count that can be launched, and its predicted time."""
+
+    splits: int
+    split_keys: int
+    total_s: float
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,18 @@ def choose(
         curve=curve,
         regrets=tuple(found.of(policy, version) for policy, version in _engines(engines)),
     )
+
+
+def time_curve(
+    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, variant: Variant, calibration: Calibration, *, l2: str = "cold"
+) -> tuple[CurvePoint, ...]:
+    """Predicted time against every distinct split count of one variant, ascending."""
+    rates, _ = make_rates(calibration, gpu, resolve(calibration, variant), l2=l2, dtype=kv.query_dtype)
+    counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, variant.rows)
+    points: dict[int, Any] = {}
+    for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
+        points.setdefault(s, CurvePoint(s, size, t))
+    return tuple(points[s] for s in sorted(points))
 
 
 def _engines(given: Sequence[tuple[Policy, str | None]] | None) -> Sequence[tuple[Policy, str | None]]:

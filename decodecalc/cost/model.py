@@ -32,7 +32,7 @@ FloatArray = npt.NDArray[np.float64]
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Work:
     """What the launches of N steps have to do. Every field is [N] or a number for all.
 
@@ -55,7 +55,7 @@ class Work:
     extra_kernels: Any = 0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Terms:
     """Where the time goes; all seconds, all [N], and `total_s` is their sum.
 

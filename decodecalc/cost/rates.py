@@ -18,7 +18,7 @@ L2_MODES = ("cold", "warm")
 LAUNCH_MODES = ("graph", "stream")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rates:
     """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, rows: 
     return tuned_variants(calibration, geo, kv, own_rows)[0]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Fastest:
     """The best launch of each of N steps. All [N]; `variants[which[n]]` is the variant of step n.
 
@@ -177,10 +177,10 @@ def split_curve(
 @lru_cache(maxsize=4096)
 def s_opt(geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu) -> int:
     """S_opt of one step, for tables that print it beside S*. Cached."""
-    return int(fastest(geo, _classes(batch), kv, gpu).splits[0])
+    return int(fastest(geo, gathered(batch), kv, gpu).splits[0])
 
 
-def _classes(batch: Batch) -> Batches:
+def gathered(batch: Batch) -> Batches:
     """The batch with equal requests gathered into one class: the shorter array for large uniform batches."""
     if batch.is_uniform:
         return Batches.uniform(batch.size, batch.seq_lens[0], batch.q_lens[0])
@@ -204,30 +204,9 @@ def tune(
     geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold"
 ) -> Tuning:
     """The fastest launch of the bundled kernel for one step: what its launcher uses by default."""
-    found = fastest(geo, _classes(batch), kv, gpu, calibration, l2=l2)
+    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2)
     variant = found.variants[int(found.which[0])]
     return Tuning(
         int(found.splits[0]), int(found.split_keys[0]), variant.tile_keys, variant.rows, variant.warps, variant.stages,
         float(found.total_s[0]),
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """One split count that can be launched, and its predicted time."""
-
-    splits: int
-    split_keys: int
-    total_s: float
-
-
-def time_curve(
-    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, variant: Variant, calibration: Calibration, *, l2: str = "cold"
-) -> tuple[CurvePoint, ...]:
-    """Predicted time against every distinct split count of one variant, ascending."""
-    rates, _ = make_rates(calibration, gpu, resolve(calibration, variant), l2=l2, dtype=kv.query_dtype)
-    counts, sizes, total = split_curve(geo, _classes(batch), kv, rates, variant.tile_keys, variant.rows)
-    points: dict[int, Any] = {}
-    for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
-        points.setdefault(s, CurvePoint(s, size, t))
-    return tuple(points[s] for s in sorted(points))

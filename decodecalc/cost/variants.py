@@ -35,7 +35,7 @@ WIDER_INTERPOLATED = 1.5  # an interpolated variant's interval, against a measur
 FURTHEST = 4.0  # interpolation is not carried further than this ratio from the nearest variant
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Resolved:
     """A variant's parameters. `wanted` is what runs, `used` the nearest measured variant behind the numbers."""
 
@@ -74,27 +74,10 @@ def wanted_variant(
     return Variant(kernel, kv.dtype, geo.head_dim, value, int(tile_keys), int(rows), warps, stages, layout)
 
 
+@lru_cache(maxsize=4096)
 def resolve(calibration: Calibration, wanted: Variant) -> Resolved:
     """Parameters of `wanted`, cached per calibration. InputError when there is no variant to start from."""
-    return _resolve(_Key(calibration), wanted)
-
-
-class _Key:
-    """A calibration as a cache key, by identity (its mappings have no hash)."""
-
-    def __init__(self, calibration: Calibration) -> None:
-        self.calibration = calibration
-
-    def __hash__(self) -> int:
-        return id(self.calibration)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.calibration is other.calibration
-
-
-@lru_cache(maxsize=4096)
-def _resolve(key: _Key, wanted: Variant) -> Resolved:
-    variants = key.calibration.variants
+    variants = calibration.variants
     if wanted in variants:
         return Resolved(wanted, wanted, variants[wanted], True)
     pool = [v for v in variants if v.kernel == wanted.kernel] or [v for v in variants if v.kernel == BUNDLED]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import decodecalc as dc
 from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.choice import time_curve
 from decodecalc.cost.prediction import predict
 from decodecalc.cost.rates import make_rates
 from decodecalc.cost.tuning import (
@@ -19,7 +20,6 @@ from decodecalc.cost.tuning import (
     row_block,
     s_opt,
     split_curve,
-    time_curve,
     tune,
     tuned_variants,
 )
