@@ -11,13 +11,14 @@ from decodecalc.trace.kernel_names import NameFacts, function_name, template_arg
 
 # As the profilers of torch 2.x print them; shortened where `…` stood for types.
 FA3 = (
-    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<"
-    "2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<64>, cute::C<128>, cute::C<192> >, 128, "
+    "void "
+    "cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, "
+    "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<64>, cute::C<128>, cute::C<192> >, 128, "
     "cutlass::bfloat16_t, float, cutlass::arch::Sm90, true, {local}, false, true, true, false, false, false, true, "
-    "true, true, true, false, cutlass::bfloat16_t, 1>, flash::CollectiveEpilogueFwd<cute::tuple<cute::C<64>, cute::C<128>, "
-    "cute::C<128> >, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cutlass::bfloat16_t, cutlass::arch::Sm90, 128, "
-    "true, true, {split}, false, 1>, flash::VarlenDynamicPersistentTileScheduler<64, 128, 128, 128, true, true, true, "
-    "true, false, true> > > >(flash::FlashAttnFwdSm90<int>::Params)"
+    "true, true, true, false, cutlass::bfloat16_t, 1>, flash::CollectiveEpilogueFwd<cute::tuple<cute::C<64>, "
+    "cute::C<128>, cute::C<128> >, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cutlass::bfloat16_t, "
+    "cutlass::arch::Sm90, 128, true, true, {split}, false, 1>, flash::VarlenDynamicPersistentTileScheduler<64, "
+    "128, 128, 128, true, true, true, true, false, true> > > >(flash::FlashAttnFwdSm90<int>::Params)"
 )
 TRAITS = (
     "Flash_fwd_kernel_traits<128, 64, 128, 4, false, false, cutlass::bfloat16_t, Flash_kernel_traits<128, 64, 128, 4> >"
@@ -93,7 +94,7 @@ def test_flashinfer() -> None:
 def test_paged_attention_and_rocm() -> None:
     """Head size, block size, partition and group stand in the template arguments."""
     plain = "(vllm::Fp8KVCacheDataType)0"
-    v2 = f"void vllm::paged_attention_v2_kernel<unsigned short, unsigned short, 96, 32, 128, {plain}, false, 512>(float*)"
+    v2 = f"void vllm::paged_attention_v2_kernel<unsigned short, unsigned short, 96, 32, 128, {plain}, false, 512>(X)"
     found = kernel_names.paged_attention(v2)
     assert (found.head_dim, found.page_size, found.partition_keys, found.split) == (96, 32, 512, True)
     types = f"0, __hip_bfloat16, __hip_bfloat16, {plain}"

@@ -152,7 +152,7 @@ def test_truncated_files_say_where_they_end(step: Any, kineto: Callable[..., str
         (b"", "is empty"),
         (b"   {]", "not valid JSON"),
         (b'{"a": 1}', "no traceEvents"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel" oops', "not valid JSON"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel" oops}]}', "not valid JSON"),
         (b'{"traceEvents": [', "cut off"),
         (gzip.compress(b"{}")[:-9] + b"x" * 9, "gzip stream is damaged"),
         (b"PK\x03\x04zip", "zip"),

@@ -50,6 +50,25 @@ class _Source(io.RawIOBase):
         super().close()
 
 
+class _Remembering:
+    """A stream that knows how what was read last ends."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._last = file, b""
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(size)
+        self._last = data or self._last
+        return data
+
+    def ends_open(self) -> bool:
+        """Whether the stream is at its end, and the end closes nothing."""
+        try:
+            return not self._file.read(1) and self._last.rstrip()[-1:] not in (b"}", b"]")
+        except (OSError, EOFError, zlib.error):
+            return False
+
+
 def _open(path: str, progress: Progress | None = None) -> Any:
     raw = io.BufferedReader(_Source(path, progress), 1 << 18)
     if raw.peek(2)[:2] == b"\x1f\x8b":
@@ -68,22 +87,25 @@ def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progre
     notes: list[str] = []
     annotations: list[Annotation] = []
     seen = [0]
-    try:
-        with _open(path) as file:
-            prefix, header = _header(ijson, file)
-    except errors as error:
-        raise InputError(f"{path}: {_describe(error, 0)}") from None
+    with _open(path) as file:
+        head = _Remembering(file)
+        try:
+            prefix, header = _header(ijson, head)
+        except errors as error:
+            raise InputError(f"{path}: {_describe(error, _is_cut(error, head), 0)}") from None
     if prefix is None:
         raise InputError(f"{path} is JSON, but not a trace: it has no traceEvents")
-    try:
-        with _open(path, progress) as file:
-            items = ijson.items(file, prefix, use_float=True, buf_size=_BUFFER_BYTES)
-            _fill(log, items, annotations, seen)
-    except errors as error:
-        if not allow_truncated or not _is_cut(error):
-            hint = " (--allow-truncated audits what comes before)" if _is_cut(error) else ""
-            raise InputError(f"{path}: {_describe(error, seen[0])}{hint}") from None
-        notes.append(f"{path}: {_describe(error, seen[0])}; what comes before is audited")
+    with _open(path, progress) as file:
+        body = _Remembering(file)
+        try:
+            _fill(log, ijson.items(body, prefix, use_float=True, buf_size=_BUFFER_BYTES), annotations, seen)
+        except errors as error:
+            cut = _is_cut(error, body)
+            what = _describe(error, cut, seen[0])
+            if not allow_truncated or not cut:
+                hint = " (--allow-truncated audits what comes before)" if cut else ""
+                raise InputError(f"{path}: {what}{hint}") from None
+            notes.append(f"{path}: {what}; what comes before is audited")
     if "deviceProperties" not in header and not notes and os.path.getsize(path) <= _SMALL_FILE_BYTES:
         # A rewritten trace may have its metadata behind the events: worth a second reading of a small file only.
         with _open(path) as file:
@@ -192,18 +214,22 @@ def _rank(header: dict[str, Any]) -> int | None:
     return whole(info.get("rank")) if isinstance(info, dict) else None
 
 
-def _is_cut(error: BaseException) -> bool:
+def _is_cut(error: BaseException, source: _Remembering) -> bool:
+    """Whether the file ends too early: the parser says so, or it stumbled over an end in the middle of a number or a
+    letter, which it takes for a mistake."""
     text = str(error).lower()
-    return isinstance(error, EOFError) or "premature eof" in text or "incomplete json" in text
+    if isinstance(error, EOFError) or "premature eof" in text or "incomplete json" in text:
+        return True
+    return not isinstance(error, (gzip.BadGzipFile, zlib.error)) and source.ends_open()
 
 
-def _describe(error: BaseException, events: int) -> str:
+def _describe(error: BaseException, cut: bool, events: int) -> str:
     where = f"after {events} events" if events else "before its first event"
     if isinstance(error, EOFError):
         return f"the gzip stream is truncated {where}"
     if isinstance(error, (gzip.BadGzipFile, zlib.error)):
         return f"the gzip stream is damaged {where}"
-    if _is_cut(error):
+    if cut:
         return f"the JSON is cut off {where}"
     reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
     return f"not valid JSON {where}: {reason}"

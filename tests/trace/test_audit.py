@@ -1,0 +1,281 @@
+"""What becomes of a launch group: statuses, beliefs where names are shared, inference, traps, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import decodecalc as dc
+from decodecalc.models import LayerGroup
+from decodecalc.trace.audit import Audit, audit_traces
+from decodecalc.trace.candidates import Known
+
+LLAMA = dc.Geometry(32, 8, 128)
+LAYER = (LayerGroup("all", 32, LLAMA),)
+MI300X = {"id": 0, "name": "", "totalGlobalMem": 206141652992, "computeMajor": 9, "computeMinor": 4, "warpSize": 64,
+          "numSms": 304}  # fmt: skip
+UNIFIED, REDUCE = "kernel_unified_attention", "reduce_segments"
+
+
+@pytest.fixture
+def judge(kineto: Callable[..., str]) -> Callable[..., Audit]:
+    """judge(events, known…) audits one trace of these events."""
+
+    def run(events: Any, device: Any = None, **known: Any) -> Audit:
+        path = kineto(events) if device is None else kineto(events, device=device)
+        return audit_traces([path], Known(**known))
+
+    return run
+
+
+def codes(audit: Audit) -> set[str]:
+    """Codes of all warnings."""
+    return {w.code for g in audit.groups for w in g.warnings}
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_kernels_no_attention_and_prefill_only_are_nothing_checked(judge: Any, kernel: Any) -> None:
+    """A trace with nothing to check says what it holds instead and does not pass."""
+    for events, words in (
+        ([], "no GPU kernels"),
+        ([kernel("void at::native::elementwise_kernel<4>(int)", 0)], "no attention kernel among its 1 kernels"),
+        ([kernel("void pytorch_flash::flash_fwd_kernel<T>(P)", 0, grid=(5, 16, 16))], "prefill"),
+        ([kernel("brand_new_attention_decode", 0)], "not modelled"),
+    ):
+        audit = judge(events)
+        assert not audit.passed
+        assert audit.verdict.startswith("NOTHING CHECKED")
+        assert words in audit.verdict
+
+
+def test_a_replay_without_grids_is_timed_and_unverifiable(judge: Any, kernel: Any) -> None:
+    """ROCm's graph replays carry no launch arguments: times and bandwidth, but no match."""
+    events = [kernel("kernel_unified_attention_3d", 0, 40.0, None, None), kernel(REDUCE, 50, 5.0, None, None)]
+    geo = dc.Geometry(64, 8, 64)
+    audit = judge(events, MI300X, layer_groups=(LayerGroup("full", 12, geo),), ragged=dc.Batch.uniform(32, 1721))
+    (group,) = audit.groups
+    assert (group.status, group.engine, group.claims) == ("no grid", "aiter-unified", ())
+    assert group.group.stage1_time.median_s == 40e-6
+    assert group.achieved_bytes_per_s == pytest.approx(32 * 1721 * 8 * 64 * 2 * 2 / 40e-6)
+    assert not audit.passed
+    assert "unverifiable" in audit.verdict
+
+
+def test_a_mismatch_fails_whatever_else_matches(judge: Any, events_of: Any) -> None:
+    """One wrong group among right ones fails the audit and is counted."""
+    plan = dc.plan("vllm-triton", LLAMA, dc.Batch([4096] * 4), gpu="h200-sxm")
+    events = events_of(plan, rounds=3)
+    events[0]["args"]["grid"] = [9, 8, 16]
+    audit = judge(events, layer_groups=LAYER, ragged=dc.Batch([4096] * 4))
+    assert not audit.passed
+    assert "1 of 2 checked launch groups (1 launches)" in audit.verdict
+    (wrong,) = audit.with_status("mismatch")
+    assert [(c.what, c.predicted, c.observed) for c in wrong.failed] == [("stage-1 grid", (5, 8, 16), (9, 8, 16))]
+    assert wrong.sm_coverage is None
+
+
+def test_what_is_missing_is_named(judge: Any, kernel: Any) -> None:
+    """A persistent grid shows neither heads nor batch: the audit says what to give."""
+    stage1 = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<A> > >(P)"
+    events = [kernel(stage1, 0, grid=(132, 1, 1))]
+    assert "--model" in judge(events).verdict
+    assert "--batch" in judge(events, layer_groups=LAYER).verdict
+
+
+def test_a_model_that_the_engine_refuses_is_not_a_match(judge: Any, events_of: Any) -> None:
+    """A page size that the engine does not start with is reported as such."""
+    plan = dc.plan("vllm-triton", LLAMA, dc.Batch([4096]), gpu="h200-sxm")
+    audit = judge(events_of(plan), layer_groups=LAYER, ragged=dc.Batch([4096]), kv=dc.KvCache(page_size=8))
+    assert [g.status for g in audit.groups] == ["refused"]
+    assert not audit.passed
+    assert "16" in audit.groups[0].note
+
+
+def test_only_the_engines_asked_for_are_judged(judge: Any, events_of: Any) -> None:
+    """Others are listed, not held against anything."""
+    batch = dc.Batch([4096])
+    events = events_of(dc.plan("vllm-triton", LLAMA, batch, gpu="h200-sxm"))
+    events += events_of(dc.plan("sglang-triton", LLAMA, dc.Batch([4096] * 3), gpu="h200-sxm"))
+    audit = judge(events, layer_groups=LAYER, ragged=batch, engines=(("vllm-triton", None),))
+    assert {g.engine: g.status for g in audit.groups} == {"vllm-triton": "match", "sglang-triton": "not asked for"}
+    assert audit.passed
+
+
+def test_a_gpu_that_is_not_the_traces_is_noted(judge: Any, events_of: Any) -> None:
+    """--gpu wins and the difference is told."""
+    events = events_of(dc.plan("vllm-triton", LLAMA, dc.Batch([4096]), gpu="a100-sxm-80gb"))
+    audit = judge(events, layer_groups=LAYER, ragged=dc.Batch([4096]), gpu=dc.load_gpu("a100-sxm-80gb"))
+    assert audit.passed
+    assert any("132" in note and "108" in note for note in audit.notes)
+
+
+# -- names that are shared --------------------------------------------------------------------------------------------
+
+
+def test_axes_tell_aiter_from_vllm(judge: Any, kernel: Any) -> None:
+    """aiter's 2D grid has KV heads first, vLLM's query blocks first; 3D grids of vLLM always have 16 segments."""
+    geo = (LayerGroup("all", 1, dc.Geometry(64, 8, 64)),)
+    for name, grid, merge, engine in (
+        ("kernel_unified_attention_2d", (8, 32, 1), None, "aiter-unified"),
+        ("kernel_unified_attention_2d", (48, 8, 1), None, "vllm-triton"),
+        ("kernel_unified_attention_3d", (32, 8, 5), (32, 64, 1), "aiter-unified"),
+    ):
+        events = [kernel(name, 0, grid=grid, block=(256, 1, 1))]
+        events += [kernel(REDUCE, 20, grid=merge)] if merge else []
+        audit = judge(events, MI300X, layer_groups=geo)
+        assert audit.groups[0].engine == engine, audit.groups[0].belief.why
+    # On NVIDIA the same name is vLLM's.
+    assert judge([kernel("kernel_unified_attention_2d", 0, grid=(8, 48, 1))]).groups[0].engine == "vllm-triton"
+
+
+def test_the_kernel_name_bounds_the_version(judge: Any, events_of: Any) -> None:
+    """One name for both paths is vLLM 0.20 and later, one for each is 0.19 and earlier."""
+    batch = dc.Batch([4096] * 2)
+    for asked, agree, not_agree in (("0.33", "0.33.0", "0.19.1"), ("0.19", "0.19.1", "0.33.0")):
+        plan = dc.plan(f"vllm-triton@{asked}", LLAMA, batch, gpu="h200-sxm")
+        (group,) = judge(events_of(plan), layer_groups=LAYER, ragged=batch).groups
+        assert group.status == "match"
+        assert agree in group.versions
+        assert not_agree not in group.versions
+
+
+def test_the_split_count_kernel_tells_sglang_from_vllm(judge: Any, kernel: Any) -> None:
+    """_fwd_grouped_kernel_stage1 is SGLang's where get_num_kv_splits_triton runs, vLLM's MLA among vLLM's kernels."""
+    stage1, merge = "_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2"
+    decode = [kernel(stage1, 10, grid=(2, 1, 8)), kernel(merge, 30, grid=(2, 16, 1))]
+    assert judge([kernel("get_num_kv_splits_triton", 0), *decode]).groups[0].engine == "sglang-triton"
+    vllm = kernel("void vllm::rms_norm_kernel<float>(int)", 0)
+    mla = (LayerGroup("all", 1, dc.Geometry(16, 1, 576, 512, mla=True)),)
+    found = judge([vllm, *decode], layer_groups=mla, ragged=dc.Batch([4096, 100])).groups[0]
+    assert (found.engine, found.status) == ("vllm-triton-mla", "match")
+
+
+def test_prefill_launches_are_set_apart(judge: Any, kernel: Any, events_of: Any) -> None:
+    """The unified kernel serves prompts too; so do FlashAttention-2's, -3's and FlashInfer's."""
+    batch = dc.Batch([2048] * 4)
+    events = events_of(dc.plan("vllm-triton", LLAMA, batch, gpu="h200-sxm"))
+    events.append(kernel(UNIFIED, 9000, 900.0, (2053, 8, 1)))
+    audit = judge(events, layer_groups=LAYER, ragged=batch)
+    assert sorted(g.status for g in audit.groups) == ["match", "prefill"]
+    assert audit.passed
+    traits = "flashinfer::KernelTraits<(flashinfer::MaskMode)1, 128u, 2u, 4u, 8u, 8u, 4u, 1u, X>"
+    for name, grid in (
+        ("void flash::flash_fwd_splitkv_kernel<T>(P)", (9, 2, 16)),
+        (f"void flashinfer::BatchPrefillWithPagedKVCacheKernel<{traits}, P>(P)", (64, 1, 8)),
+    ):
+        assert [g.status for g in judge([kernel(name, 0, grid=grid)]).groups] == ["prefill"]
+
+
+def test_a_2d_launch_that_would_be_split_as_decode_is_taken_for_a_mixed_batch(judge: Any, kernel: Any) -> None:
+    """Without a batch to hold it against, 2D at four requests' blocks is a prefill in the batch, not an error."""
+    audit = judge([kernel(UNIFIED, 0, grid=(5, 8, 1))], layer_groups=LAYER)
+    assert [g.status for g in audit.groups] == ["prefill"]
+    assert "mixed batch" in audit.groups[0].note
+
+
+# -- graphs and annotations -------------------------------------------------------------------------------------------
+
+
+def test_a_padded_graph_is_recognised(judge: Any, events_of: Any) -> None:
+    """Nine requests in a graph of sixteen: the grid of sixteen is right, and the padding is named."""
+    for engine, option in (("vllm-triton", "padded_num_seqs"), ("sglang-triton", "padded_batch")):
+        batch = dc.Batch([4096] * 9)
+        events = events_of(dc.plan(engine, LLAMA, batch, gpu="h200-sxm", **{option: 16}))
+        for e in events:
+            e["args"].update({"graph node id": 7, "correlation": 11})
+        (group,) = judge(events, layer_groups=LAYER, ragged=batch).groups
+        assert group.status == "match"
+        assert "graph of 16 requests" in group.setting
+        assert "frozen-grid" in {w.code for w in group.warnings}
+        # The same grid, launched eagerly, is not what nine requests launch.
+        eager = [
+            {**e, "args": {k: v for k, v in e["args"].items() if k not in ("graph node id", "correlation")}}
+            for e in events
+        ]
+        (group,) = judge(eager, layer_groups=LAYER, ragged=batch).groups
+        assert group.status == "mismatch"
+        assert "batch is 16" in group.explanation
+
+
+def test_annotations_give_batch_and_keys(judge: Any, kernel: Any) -> None:
+    """vLLM writes requests and keys of a step into the trace: enough for the bandwidth, not for live splits."""
+    note = "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)"
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": note, "ts": 0, "dur": 100, "args": {}},
+        kernel("kernel_unified_attention_3d", 10, 41.2, None, None),
+        kernel(REDUCE, 60, 5.9, None, None),
+    ]
+    audit = judge(events, MI300X, layer_groups=(LayerGroup("full", 12, dc.Geometry(64, 8, 64)),))
+    (group,) = audit.groups
+    assert group.lengths == "annotated"
+    assert group.plan is not None
+    assert (group.plan.batch.size, group.plan.batch.total_keys) == (32, 55086)
+    assert group.achieved_bytes_per_s == pytest.approx(2.74e12, rel=0.01)
+    assert group.live_blocks is None
+
+
+def test_mixed_steps_are_warned_about(judge: Any, kernel: Any) -> None:
+    """A step with prefill and decode requests takes the unsplit path as a whole."""
+    note = "execute_8192_context_9(sq8155sk8430sqsq7sqsk7)_generation_37(sq37sk34489sqsq37sqsk34489)"
+    events = [{"ph": "X", "cat": "user_annotation", "name": note, "ts": 0, "dur": 100, "args": {}}]
+    events.append(kernel(UNIFIED, 10, grid=(558, 8, 1)))
+    assert "mixed-batch" in codes(judge(events))
+
+
+# -- traps ------------------------------------------------------------------------------------------------------------
+
+
+def test_threshold_cliff(judge: Any, events_of: Any) -> None:
+    """17 requests of 8 KV heads are one over the threshold."""
+    batch = dc.Batch([2048] * 17)
+    audit = judge(events_of(dc.plan("vllm-triton", LLAMA, batch, gpu="h200-sxm")), layer_groups=LAYER, ragged=batch)
+    assert audit.passed
+    (warning,) = [w for w in audit.groups[0].warnings if w.code == "threshold-cliff"]
+    assert "batch 17 is over the threshold 16" in warning.text
+
+
+def test_fixed_splits_and_caps_leave_sms_idle(judge: Any, events_of: Any) -> None:
+    """One KV head: 16 blocks of vLLM and 8 of SGLang on 132 SMs; S* of 132 is named."""
+    geo, batch = dc.Geometry(8, 1, 128), dc.Batch([32768])
+    layer = (LayerGroup("all", 80, geo),)
+    for engine, code, idle in (("vllm-triton", "fixed-splits", 116), ("sglang-triton", "split-cap", 124)):
+        audit = judge(events_of(dc.plan(engine, geo, batch, gpu="h200-sxm")), layer_groups=layer, ragged=batch)
+        (warning,) = [w for w in audit.groups[0].warnings if w.code == code]
+        assert f"{idle} SMs idle" in warning.text
+        assert "132" in warning.text
+
+
+def test_batch_invariant_mode_is_found_out(judge: Any, events_of: Any) -> None:
+    """An unsplit launch where the default splits: refuted, with the mode that explains it."""
+    batch = dc.Batch([4096] * 2)
+    events = events_of(dc.plan("vllm-triton", LLAMA, batch, gpu="h200-sxm", batch_invariant=True))
+    audit = judge(events, layer_groups=LAYER, ragged=batch)
+    assert not audit.passed
+    assert "batch-invariant mode is on" in audit.groups[0].explanation
+    assert "unsplit-in-spite" in codes(audit)
+    assert judge(events, layer_groups=LAYER, ragged=batch, options={"batch_invariant": True}).passed
+
+
+def test_a_cap_of_its_own_is_found_out(judge: Any, events_of: Any) -> None:
+    """16 splits of SGLang are refuted by default and name the flag; with the option they are right."""
+    batch = dc.Batch([30000])
+    events = events_of(dc.plan("sglang-triton", LLAMA, batch, gpu="h200-sxm", max_kv_splits_arg=16))
+    audit = judge(events, layer_groups=LAYER, ragged=batch)
+    assert not audit.passed
+    assert "--triton-attention-num-kv-splits 16" in audit.groups[0].explanation
+    assert judge(events, layer_groups=LAYER, ragged=batch, options={"max_kv_splits_arg": 16}).passed
+
+
+def test_wrong_kv_heads_of_sglang(judge: Any, events_of: Any) -> None:
+    """Group 20 with two KV heads reads wrong heads; the audit says so although the launch is as predicted."""
+    geo, batch = dc.Geometry(40, 2, 128), dc.Batch([4096])
+    audit = judge(
+        events_of(dc.plan("sglang-triton", geo, batch, gpu="h200-sxm")),
+        layer_groups=(LayerGroup("all", 1, geo),), ragged=batch,
+    )  # fmt: skip
+    assert audit.passed
+    assert "wrong-kv-heads" in codes(audit)
