@@ -94,8 +94,12 @@ def _row(item: Planned) -> dict[str, Any]:
 
 
 def _s_opt(plan: LaunchPlan) -> int | None:
-    """The fastest split count, once the time model can say it."""
-    return None
+    """The split count of least predicted time; None on a GPU whose memory bandwidth nobody knows."""
+    from decodecalc.cost.tuning import s_opt
+
+    if plan.gpu.hbm_bytes_per_s is None or not plan.batch.query_tokens:
+        return None
+    return s_opt(plan.geometry, plan.batch, plan.kv, plan.gpu)
 
 
 def _refused_row(item: Refusal, sm_count: int) -> dict[str, Any]:
