@@ -1,0 +1,145 @@
+"""What `verify` holds against the machine: thirteen claims, and what one check of one of them found.
+
+A finding compares numbers of two origins: `predicted` from a policy's LaunchPlan and its analyses, `observed` from the
+profiler, from what the kernel's blocks recorded, from poisoned buffers, from counters or from a clock. No observed
+number is derived from the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from decodecalc.errors import InputError
+
+PASS, FAIL, OFF, NOTE, SKIP, ERROR = "pass", "fail", "off", "note", "skip", "error"
+# off: a measured quantity beyond its tolerance; what fails then is the suite's aggregate, if it does. note: nothing was
+# predicted that could fail. skip: cannot be checked here, with the reason. error: the check itself broke.
+VERDICTS = (PASS, FAIL, OFF, NOTE, SKIP, ERROR)
+BAD = (FAIL, ERROR)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that the analytical side says. exact: held to equality. cuda: has no meaning off a real GPU."""
+
+    number: int
+    name: str
+    text: str
+    exact: bool = False
+    cuda: bool = False
+
+
+CLAIMS = (
+    Claim(1, "correct", "the output equals the float64 reference"),
+    Claim(2, "grid", "launched grid and threads, kernel by kernel", exact=True, cuda=True),
+    Claim(3, "live", "live blocks and early exits", exact=True),
+    Claim(4, "keys", "key range of every split", exact=True),
+    Claim(5, "coverage", "SMs that work, live blocks per SM", exact=True, cuda=True),
+    Claim(6, "residency", "blocks that an SM holds at a time", exact=True, cuda=True),
+    Claim(7, "partials", "partial-state rows written and read", exact=True),
+    Claim(8, "kv-bytes", "KV bytes against DRAM counters", cuda=True),
+    Claim(9, "intensity", "operational intensity and share of the roof", cuda=True),
+    Claim(10, "time", "stage 1, merge and total", cuda=True),
+    Claim(11, "best-split", "best S by sweep against S_opt and S*", cuda=True),
+    Claim(12, "replay", "one capture replayed for other lengths: same bits, same geometry", exact=True),
+    Claim(13, "bits", "reproducibility across batch mates and split counts"),
+)
+BY_NUMBER = {claim.number: claim for claim in CLAIMS}
+
+
+def claim_numbers(text: str | None) -> tuple[int, ...]:
+    """`1,3-5,time` as claim numbers; all of them for None."""
+    if text is None:
+        return tuple(BY_NUMBER)
+    names = {claim.name: claim.number for claim in CLAIMS}
+    found: list[int] = []
+    for part in (p.strip().lower() for p in text.split(",")):
+        low, dash, high = part.partition("-")
+        if part in names:
+            found.append(names[part])
+        elif low.isdecimal() and (high.isdecimal() or not dash):
+            found += range(int(low), int(high or low) + 1)
+        else:
+            raise InputError(f"--claims {part[:30]!r}: give numbers 1 to {len(CLAIMS)} or names: {', '.join(names)}")
+    if not found or not set(found) <= set(BY_NUMBER):
+        raise InputError(f"--claims {text[:30]!r}: claims are numbered 1 to {len(CLAIMS)}")
+    return tuple(sorted(set(found)))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number (or list, or word) of a claim, predicted and observed. predicted None: nothing was said of it."""
+
+    name: str
+    predicted: Any
+    observed: Any
+    unit: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """observed - predicted, where both are numbers."""
+        numbers = (self.predicted, self.observed)
+        if all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers):
+            return self.observed - self.predicted
+        return None
+
+    @property
+    def ratio(self) -> float | None:
+        """(observed - predicted) / observed: the relative error of the prediction."""
+        gap = self.difference
+        return None if gap is None or not self.observed else gap / self.observed
+
+    @property
+    def agrees(self) -> bool:
+        """Equal, or nothing was predicted."""
+        return self.predicted is None or self.predicted == self.observed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name, "predicted": self.predicted, "observed": self.observed, "difference": self.difference,
+            "unit": self.unit,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check of one claim found. spread: of the observed quantity, relative; None where it is exact."""
+
+    claim: int
+    verdict: str
+    quantities: tuple[Quantity, ...] = ()
+    how: str = ""
+    reason: str = ""
+    spread: float | None = None
+
+    @property
+    def first(self) -> Quantity | None:
+        """The claim's main quantity: the first that differs, else the first."""
+        wrong = [q for q in self.quantities if not q.agrees]
+        chosen = wrong if self.verdict == FAIL and wrong else self.quantities
+        return chosen[0] if chosen else None
+
+
+def exact(claim: int, quantities: Iterable[Quantity], how: str, reason: str = "") -> Finding:
+    """A finding that passes when every quantity agrees; the first that does not is named in `reason`."""
+    found = tuple(quantities)
+    wrong = [q for q in found if not q.agrees]
+    if wrong:
+        named = "; ".join(f"{q.name}: predicted {q.predicted}, observed {q.observed}" for q in wrong[:3])
+        return Finding(claim, FAIL, found, how, named)
+    return Finding(claim, PASS, found, how, reason)
+
+
+def skip(claim: int, reason: str) -> Finding:
+    """A claim that cannot be checked here."""
+    return Finding(claim, SKIP, reason=reason)
+
+
+def error(claim: int, exception: BaseException) -> Finding:
+    """A check that broke: the row says how, the rest goes on."""
+    lines = str(exception).strip().splitlines()
+    text = lines[0][:300] if lines else ""
+    return Finding(claim, ERROR, reason=f"{type(exception).__name__}: {text}" if text else type(exception).__name__)

@@ -1,0 +1,227 @@
+"""How the bundled kernel runs any policy's plan, and what it will then launch.
+
+Of a policy's rule the kernel is given as little as possible: the split count and its unit (vLLM, FlashAttention-2, the
+textbook), a count per request (SGLang, FlashAttention-3), or, for any other regular rule, the keys of one split per
+request. Which splits are live, where each begins and ends, and which blocks exit are worked out on the device from the
+lengths; that is what makes them an observation.
+
+Tile, warps and stages are the bundled kernel's own (what the time model calls its default variant), rows the engine's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from decodecalc.intmath import cdiv, next_power_of_2
+from decodecalc.launch import LaunchPlan
+
+if TYPE_CHECKING:
+    from decodecalc.cost import Calibration
+    from decodecalc_kernels import LaunchConfig
+
+BUNDLED = "bundled"
+
+CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what the kernel reads
+# Engines whose rule is "S splits, each a whole number of units": unit in keys, from the plan. Sources: the policies.
+_COUNT_UNIT_IS_TILE = ("vllm-triton", "flash-attention-2", "flash-decoding")
+_COUNT_UNIT_IS_KEY = ("vllm-triton-mla",)
+# A count per request, in units of: SGLang MIN_BLOCK_KV = 32 (decode_attention.py), FlashAttention-3 its tile.
+_COUNTS_UNIT = {"sglang-triton": 32}
+_COUNTS_UNIT_IS_TILE = ("flash-attention-3",)
+# One size for the whole batch.
+_SIZE = ("flashinfer",)
+MAX_ACCUMULATOR = 16384  # rows x value width of one block at four warps: fp32 sums in 128 registers of each thread
+MAX_WARPS = 8
+
+
+@dataclass(frozen=True)
+class KernelShape:
+    """One kernel's launch as the bundled launcher documents it: grid (x, y, z) and threads per block."""
+
+    role: str
+    grid: tuple[int, int, int]
+    threads: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A plan as a launch of the bundled kernel. split_values: per request, for the rules that need them.
+
+    config: for the exact claims. timed: what is timed, and predicted; it differs from `config` where a window makes the
+    engine's own tile part of its key ranges. window: what the kernel is told, which is what the engine's rule reads
+    (SGLang reads one key less). unsupported: why the kernel cannot run the plan; the rest is then of no use.
+    """
+
+    config: LaunchConfig | None
+    timed: LaunchConfig | None = None
+    split_values: tuple[int, ...] | None = None
+    window: int | None = None
+    unsupported: str = ""
+    rule: str = ""
+
+    @property
+    def launch(self) -> LaunchConfig:
+        """The launch configuration of a plan that can run."""
+        assert self.config is not None
+        return self.config
+
+
+def execution_of(plan: LaunchPlan, calibration: Calibration | None = None) -> Execution:
+    """How the bundled kernel runs `plan`. calibration: whose variants to run; the plan's GPU's when None."""
+    from decodecalc.cost import load_calibration
+
+    tuning = tuning_of(plan, calibration or load_calibration(gpu=plan.gpu))
+    reason = _unsupported(plan, tuning)
+    return Execution(None, unsupported=reason) if reason else _by_rule(plan, tuning)
+
+
+class Tuning(NamedTuple):
+    """Stage 1's inner shape."""
+
+    tile_keys: int
+    warps: int
+    stages: int
+
+
+def tuning_of(plan: LaunchPlan, calibration: Calibration) -> Tuning:
+    """The variant that the time model predicts for this plan on the bundled kernel."""
+    from decodecalc.cost.tuning import default_variant, tuned_variants
+
+    geo, kv, rows = plan.geometry, plan.kv, plan.block_rows
+    if plan.engine != BUNDLED:
+        variant = default_variant(calibration, geo, kv, rows)
+        return Tuning(variant.tile_keys, variant.warps or 4, variant.stages or 3)
+    warps = (plan.stage1.threads or 128) // 32
+    stages = getattr(plan.options, "stages", None)
+    near = [v for v in tuned_variants(calibration, geo, kv, rows) if (v.tile_keys, v.warps) == (plan.tile_keys, warps)]
+    return Tuning(plan.tile_keys, warps, stages or (near[0].stages if near else 3) or 3)
+
+
+def _unsupported(plan: LaunchPlan, tuning: Tuning) -> str:
+    geo = plan.geometry
+    if plan.kv.dtype not in CACHE_DTYPES:
+        return f"the bundled kernel reads {', '.join(CACHE_DTYPES)} caches, not {plan.kv.dtype}"
+    if min(plan.batch.q_lens) < 1 or min(plan.batch.seq_lens) < 1:
+        return "requests without keys or query tokens are not verified"
+    if min(n - q for n, q in zip(plan.batch.seq_lens, plan.batch.q_lens)) < 0:
+        return "a request has fewer keys than query tokens"
+    if plan.engine == "flashmla" and plan.is_split:
+        return "FlashMLA cuts at places that follow no per-request size; the bundled kernel cuts equal splits"
+    if geo.window is None:
+        return ""
+    if plan.is_split and any(_first_keys(plan)) and _window_as_read(plan) is None:
+        return "this engine starts its splits at a tile boundary before the window, the bundled kernel at the window"
+    if _skips_tiles(plan) and _exact_tile(plan, tuning) != plan.tile_keys:
+        return f"a window is skipped in whole tiles, and {plan.tile_keys} keys are no tile that the kernel can hold"
+    return ""
+
+
+def _first_keys(plan: LaunchPlan) -> list[int]:
+    return [ranges[0][0] for ranges in plan.splits.keys]
+
+
+def _window_as_read(plan: LaunchPlan) -> int | None:
+    """The window at which the engine's partition starts (SGLang's is one key short); None when no window does that."""
+    lens = zip(plan.batch.seq_lens, plan.batch.q_lens, _first_keys(plan))
+    windows = {n - q + 1 - first for n, q, first in lens if first}
+    window = windows.pop() if len(windows) == 1 else 0
+    return window if 0 < window <= (plan.geometry.window or 0) else None
+
+
+def _skips_tiles(plan: LaunchPlan) -> bool:
+    """Whether the window shows in the tiles walked, not in where the partition begins."""
+    return plan.geometry.window is not None and _window_as_read(plan) is None
+
+
+def _exact_tile(plan: LaunchPlan, tuning: Tuning) -> int:
+    """The tile for the exact claims: the kernel's own, or the engine's where its window is skipped in whole tiles."""
+    if not _skips_tiles(plan):
+        return tuning.tile_keys
+    most = 128 if plan.geometry.v_dim <= 128 else 32
+    return min(max(16, next_power_of_2(plan.tile_keys)), most)
+
+
+def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
+    from decodecalc_kernels import LaunchConfig
+
+    shape = _shape(plan, tuning)
+    as_read = _window_as_read(plan)
+    window = plan.geometry.window if as_read is None else as_read
+    shape["window_partition"] = "full" if as_read is None else "window"
+    name, launched, requested = plan.engine, plan.splits.launched, plan.splits.requested
+    values: tuple[int, ...] | None = None
+    if not plan.is_split:
+        config, rule = LaunchConfig(**shape), "unsplit"
+    elif name in _COUNT_UNIT_IS_TILE or name in _COUNT_UNIT_IS_KEY:
+        unit = 1 if name in _COUNT_UNIT_IS_KEY else plan.tile_keys
+        count = requested[0]
+        config = LaunchConfig(num_splits=launched, split_rule="count", split_value=count, split_unit=unit, **shape)
+        rule = f"{count} splits of whole {unit}-key units"
+    elif name in _COUNTS_UNIT or name in _COUNTS_UNIT_IS_TILE:
+        unit = _COUNTS_UNIT.get(name, plan.tile_keys)
+        config, values = LaunchConfig.per_request_counts(launched, unit=unit, **shape), requested
+        rule = f"a split count per request, {unit}-key units"
+    elif name in _SIZE or (name == BUNDLED and plan.options.split_policy is None):
+        # The longest request shows the size; any size from a request's length on cuts it the same way.
+        size = max(end - start for ranges in plan.splits.keys for start, end in ranges[:1])
+        config = LaunchConfig(num_splits=launched, split_rule="size", split_value=size, **shape)
+        rule = f"{size} keys per split"
+    else:
+        values = tuple(ranges[0][1] - ranges[0][0] for ranges in plan.splits.keys)
+        config, rule = LaunchConfig.per_request_sizes(launched, **shape), "keys per split of each request"
+    timed = config.replace(tile_keys=tuning.tile_keys)
+    return Execution(config, timed, values, window, rule=rule)
+
+
+def _shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
+    """Tile, rows, warps and idle rows. Rows beyond the queries' are left out: the same blocks, less padding."""
+    rows = max(16, next_power_of_2(plan.live_rows))
+    width = next_power_of_2(plan.geometry.v_dim)
+    warps = tuning.warps
+    while warps < MAX_WARPS and rows * width > MAX_ACCUMULATOR * warps // 4:
+        warps *= 2
+    return {
+        "tile_keys": _exact_tile(plan, tuning),
+        "rows": rows,
+        "rows_used": plan.live_rows,
+        "warps": warps,
+        "stages": tuning.stages,
+        "idle_requests": _idle_requests(plan),
+    }
+
+
+def row_blocks(plan: LaunchPlan) -> int:
+    """Row blocks of the request with most query tokens."""
+    return max(plan.blocks_per_split) // plan.geometry.kv_heads
+
+
+def _idle_requests(plan: LaunchPlan) -> int:
+    """Grid rows that the engine launches beyond the requests (padding of vLLM's query-block axis)."""
+    if plan.engine != "vllm-triton":
+        return 0
+    return max(0, plan.stage1.grid[0] // row_blocks(plan) - plan.batch.size)
+
+
+def predicted_kernels(plan: LaunchPlan, run: Execution) -> tuple[KernelShape, ...]:
+    """What the bundled launcher launches for the plan, by the formulas in its docstrings.
+
+    Stage 1: (KV heads x row blocks, requests + idle, splits); merge: (ceil(query tokens x q_heads / merge rows),
+    requests, ceil(value width / merge_dims)), absent when nothing is split or the last block merges.
+    """
+    config, geo, batch = run.launch, plan.geometry, plan.batch
+    stage1 = KernelShape(
+        "stage1",
+        (geo.kv_heads * row_blocks(plan), batch.size + config.idle_requests, plan.splits.launched),
+        config.warps * 32,
+    )
+    if not plan.is_split or config.merge == "fused":
+        return (stage1,)
+    dims = min(config.merge_dims, max(16, next_power_of_2(geo.v_dim)))
+    rows = cdiv(batch.max_q_len * geo.q_heads, config.merge_rows)
+    return stage1, KernelShape("merge", (rows, batch.size, cdiv(geo.v_dim, dims)), config.merge_warps * 32)

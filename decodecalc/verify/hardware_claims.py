@@ -1,0 +1,139 @@
+"""Claims about the hardware's side: which SMs work, how many blocks each holds, bytes that left DRAM, the roof."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decodecalc.analysis.occupancy import occupancy
+from decodecalc.analysis.roofline import roofline
+from decodecalc.analysis.traffic import traffic
+from decodecalc.intmath import cdiv
+from decodecalc.verify.claims import FAIL, OFF, PASS, Finding, Quantity, exact, skip
+from decodecalc.verify.driver import driver_blocks_per_sm
+from decodecalc.verify.residency import most_at_once, resident_blocks
+from decodecalc.verify.trial import Trial
+
+KV_TOLERANCE = 0.02  # of the KV bytes, against DRAM counters
+KV_SLACK_BYTES = 128 * 1024  # queries, page table, code and constants come from DRAM too when all caches are empty
+ROOF_TOLERANCE = 0.02
+
+
+def coverage(trial: Trial) -> Finding:
+    """5. SMs with at least one live block, and live blocks per SM."""
+    if not trial.device.is_cuda:
+        return skip(5, "SM ids need a CUDA device")
+    predicted, record = occupancy(trial.plan), trial.record
+    sms = record.sm[record.exited == 0]
+    used = len(sms.unique())
+    per_sm = sms.bincount(minlength=predicted.sm_count)
+    quantities = [
+        Quantity("SMs with a live block", min(predicted.live_blocks, predicted.sm_count), used, "SMs"),
+        Quantity("live blocks per SM (waves)", predicted.waves, len(sms) / predicted.sm_count, "blocks"),
+        Quantity("most live blocks on one SM", None, int(per_sm.max()), "blocks"),
+    ]
+    return exact(5, quantities, "SM ids written by each block of the instrumented kernel")
+
+
+def residency(trial: Trial) -> Finding:
+    """6. Blocks that one SM holds at a time."""
+    if not trial.device.is_cuda:
+        return skip(6, "resident blocks need a CUDA device")
+    kernel, plan, record = trial.recorded_kernel, trial.plan, trial.record
+    if kernel is None or kernel.registers is None or kernel.shared_bytes is None:
+        return skip(6, "the profiler did not report registers and shared memory")
+    most = resident_blocks(plan.gpu, kernel.threads, kernel.registers, kernel.shared_bytes)
+    if most is None:
+        return skip(6, f"the SM limits of {plan.gpu.label} are not known")
+    live = record.exited == 0
+    blocks = zip(record.sm[live].tolist(), record.begin_ns[live].tolist(), record.finish_ns[live].tolist())
+    at_once = most_at_once(blocks)
+    bound = min(most, cdiv(plan.live_blocks, plan.gpu.sm_count))
+    per_sm = driver_blocks_per_sm(kernel)
+    quantities = [
+        Quantity("blocks that fit an SM", most, per_sm if per_sm is not None else at_once, "blocks"),
+        Quantity("most at one time on an SM", None, at_once, "blocks"),
+    ]
+    how = (
+        f"{kernel.registers} registers, {kernel.shared_bytes} B shared, {kernel.threads} threads (CUPTI) through the "
+        "occupancy arithmetic; driver's occupancy call; begin and end times written by each block"
+    )
+    if per_sm is not None and per_sm != most:
+        return exact(6, quantities, how)
+    if at_once > most:
+        return Finding(6, FAIL, tuple(quantities), how, f"{at_once} blocks at once on an SM that should hold {most}")
+    return Finding(6, PASS, tuple(quantities), how, f"this launch can reach {bound}")
+
+
+def kv_bytes(trial: Trial) -> Finding:
+    """8. Bytes that stage 1 read from DRAM."""
+    counted = trial.counted
+    if counted is None:
+        return skip(8, trial.extras.get("counters", "needs --counters and Nsight Compute (ncu)"))
+    want = walked_bytes(trial)
+    moved = traffic(trial.plan)
+    quantities = [
+        Quantity("DRAM bytes read by stage 1", want, counted.stage1_dram_read_bytes, "B"),
+        Quantity("L2 bytes written by stage 1", moved.partial_written_bytes or moved.output_bytes,
+                 counted.stage1_l2_write_bytes, "B"),
+    ]  # fmt: skip
+    if counted.merge_l2_read_bytes is not None:
+        quantities.append(
+            Quantity("L2 bytes read by the merge", moved.partial_read_bytes, counted.merge_l2_read_bytes, "B")
+        )
+    gap = abs(counted.stage1_dram_read_bytes - want)
+    ok = gap <= max(KV_TOLERANCE * want, KV_SLACK_BYTES)
+    reason = "" if ok else f"{gap} B off, more than {KV_TOLERANCE:.0%} and more than {KV_SLACK_BYTES} B"
+    return Finding(8, PASS if ok else FAIL, tuple(quantities), "ncu, caches flushed before each kernel", reason)
+
+
+def walked_bytes(trial: Trial) -> int:
+    """Predicted: keys that the plan's blocks walk (whole tiles at a window's edge), each once, in bytes."""
+    plan = trial.plan
+    return round(sum(plan.keys_read) * plan.kv.bytes_per_key(plan.geometry))
+
+
+def observed_bytes(trial: Trial) -> tuple[float, str]:
+    """KV bytes of stage 1 and where they were seen: DRAM counters, else the keys that the blocks walked."""
+    if trial.counted is not None:
+        return float(trial.counted.stage1_dram_read_bytes), "DRAM counters"
+    record, plan = trial.record, trial.plan
+    per_head = record.grid[0] // plan.geometry.kv_heads
+    walked = (record.end - record.start).clamp(min=0) * (record.exited == 0)
+    keys = int(walked[:, :, ::per_head].sum())
+    return keys * plan.kv.bytes_per_key(plan.geometry) / plan.geometry.kv_heads, "keys walked by the blocks"
+
+
+def intensity(trial: Trial) -> Finding:
+    """9. FLOP per byte, and the share of the roof that was reached."""
+    if not trial.device.is_cuda:
+        return skip(9, "the roof is a GPU's")
+    plan = trial.plan
+    roof = roofline(plan)
+    seen, where = observed_bytes(trial)
+    quantities: list[Quantity] = [
+        Quantity("intensity", roof.intensity_flop_per_byte, roof.flop / seen if seen else 0.0, "FLOP/B")
+    ]
+    total_s = trial.times.total.median_s
+    verdict, reason = PASS, ""
+    gap = abs(seen - roof.kv_read_bytes)
+    if gap > max(ROOF_TOLERANCE * roof.kv_read_bytes, KV_SLACK_BYTES):
+        verdict, reason = OFF, f"{seen:.0f} B read for {roof.kv_read_bytes} B useful (whole tiles at a window's edge?)"
+    if roof.hbm_bytes_per_s:
+        achieved = roof.kv_read_bytes / total_s
+        predicted = roof.kv_read_bytes / trial.prediction.total_s / roof.hbm_bytes_per_s
+        share = achieved / roof.hbm_bytes_per_s
+        quantities.append(Quantity("share of the memory roof", predicted, share, "of 1"))
+        if share > 1:
+            verdict, reason = FAIL, "faster than the memory roof: the KV did not all come from memory"
+    return Finding(
+        9, verdict, tuple(quantities), f"bytes by {where}; time as in claim 10", reason, trial.times.total.spread
+    )
+
+
+def shares(trial: Trial) -> dict[str, Any]:
+    """Achieved bytes per second of the total, for figures."""
+    moved = traffic(trial.plan)
+    return {
+        "kv_read_bytes": moved.kv_read_bytes,
+        "achieved_bytes_per_s": moved.kv_read_bytes / trial.times.total.median_s,
+    }

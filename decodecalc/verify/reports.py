@@ -1,0 +1,186 @@
+"""A run's report: its JSON form, the journal that survives an interruption, joining of shards.
+
+JSON: {"schema": "decodecalc/verify/1", "inputs": {...}, "summary": {...}, "comparison": {...} | null, "rows": [...]},
+one row a line. The journal holds one finished case a line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from decodecalc.errors import InputError
+from decodecalc.verify.summary import Comparison, Summary, summarise
+
+SCHEMA = "decodecalc/verify/1"
+MAX_FILE_BYTES = 256 << 20
+NEEDED = ("case", "claim", "verdict", "scenario", "engine", "quantities")
+
+
+@dataclass(frozen=True)
+class Report:
+    """inputs: what was asked, on what device, with which clocks. rows: one per case and claim."""
+
+    inputs: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    summary: Summary
+    comparison: Comparison | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Everything that must hold holds, and nothing got worse."""
+        return self.summary.passed and not (self.comparison and self.comparison.regressions)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        s = self.summary
+        checks = f"{s.cases} cases of {s.scenarios} scenarios, {s.rows} checks"
+        parts = [f"{checks}: all hold" if s.passed else f"{checks}: {s.why}"]
+        if self.comparison:
+            c = self.comparison
+            parts.append(
+                f"against the earlier run: {len(c.regressions)} regressions, {c.slower} slower, {c.faster} faster"
+            )
+        return "; ".join(parts)
+
+    def to_json(self) -> str:
+        """The file format."""
+        head = {
+            "schema": SCHEMA,
+            "inputs": clean(dict(self.inputs)),
+            "summary": clean(self.summary.to_dict()),
+            "comparison": clean(self.comparison.to_dict()) if self.comparison else None,
+        }
+        lines = ",\n".join(_dump(clean(dict(row))) for row in self.rows)
+        return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
+
+
+def make_report(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], interrupted: bool = False) -> Report:
+    """A report of these rows."""
+    return Report(inputs, rows, summarise(rows, interrupted))
+
+
+def clean(value: Any) -> Any:
+    """The value as JSON has it: tuples become lists, numbers that are not finite words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): clean(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(v) for v in value]
+    return value
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def read_report(path: str) -> Report:
+    """A report file. InputError says what is wrong with it."""
+    where = f"report {path!r:.200}"
+    try:
+        if os.path.getsize(path) > MAX_FILE_BYTES:
+            raise InputError(f"{where}: larger than 256 MiB, which no report is")
+        data = json.loads(Path(path).read_bytes())
+    except OSError as failed:
+        raise InputError(f"{where}: cannot be read: {failed.strerror or failed}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: not JSON; give a file that `decodecalc verify` wrote") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise InputError(f"{where}: schema {found!r:.60} is not {SCHEMA!r}; give a file that `decodecalc verify` wrote")
+    rows, inputs = data.get("rows"), data.get("inputs")
+    if not isinstance(rows, list) or not isinstance(inputs, dict) or not all(_whole(row) for row in rows):
+        raise InputError(f"{where}: damaged: inputs and rows with {', '.join(NEEDED)} are needed")
+    return make_report(inputs, rows, bool(inputs.get("interrupted")))
+
+
+def _whole(row: Any) -> bool:
+    return isinstance(row, dict) and all(name in row for name in NEEDED)
+
+
+def merge_reports(reports: Sequence[Report]) -> Report:
+    """One report of several: shards of one run, or of one suite on several machines.
+
+    A check found in several is taken from the last. Shards that are missing are named, and the report then fails.
+    """
+    if not reports:
+        raise InputError("no reports to merge")
+    rows: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for report in reports:
+        rows.update({(row["case"], row["claim"]): row for row in report.rows})
+    first = dict(reports[0].inputs)
+    parts = [dict(report.inputs) for report in reports]
+    shards = [str(p["shard"]) for p in parts if p.get("shard")]
+    missing = missing_shards(shards)
+    inputs = {**first, "shard": None, "merged_from": parts}
+    interrupted = any(report.inputs.get("interrupted") for report in reports)
+    merged = make_report(inputs, list(rows.values()), interrupted)
+    if missing:
+        why = "; ".join(w for w in (merged.summary.why, f"shards missing: {', '.join(missing)}") if w)
+        merged = replace(merged, summary=replace(merged.summary, passed=False, why=why))
+    return merged
+
+
+def missing_shards(shards: Sequence[str]) -> list[str]:
+    """Which of I/N are not there.
+
+    >>> missing_shards(["1/3", "3/3"])
+    ['2/3']
+    """
+    pairs = {tuple(int(x) for x in s.split("/")) for s in shards}
+    counts = {n for _, n in pairs}
+    return [f"{i}/{n}" for n in sorted(counts) for i in range(1, n + 1) if (i, n) not in pairs]
+
+
+class Journal:
+    """Finished cases on disk, one a line, so that a run that was stopped can go on.
+
+    key: what makes two runs the same; a journal of another run is refused.
+    """
+
+    def __init__(self, path: str, key: str) -> None:
+        self.path, self._key = path, key
+
+    def read(self) -> list[list[dict[str, Any]]]:
+        """Rows of the finished cases; nothing when there is no journal. A last line cut off is dropped."""
+        try:
+            lines = Path(self.path).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as failed:
+            raise InputError(f"cannot read {self.path}: {failed.strerror or failed}") from None
+        found: list[Any] = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                break
+        if not found or found[0] != {"schema": SCHEMA, "key": self._key}:
+            raise InputError(f"{self.path} is of another run: remove it, or give another --report")
+        return [rows for rows in found[1:] if isinstance(rows, list) and all(_whole(row) for row in rows)]
+
+    def start(self, finished: Sequence[Sequence[Mapping[str, Any]]] = ()) -> None:
+        """Begin the file anew, with these cases in it."""
+        try:
+            with open(self.path, "w", encoding="utf-8") as file:
+                file.write(_dump({"schema": SCHEMA, "key": self._key}) + "\n")
+        except OSError as failed:
+            raise InputError(f"cannot write {self.path}: {failed.strerror or failed}") from None
+        for rows in finished:
+            self.add(rows)
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One finished case, on disk when this returns."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(_dump(clean([dict(row) for row in rows])) + "\n")
+
+    def remove(self) -> None:
+        """The run is whole: the report holds everything."""
+        Path(self.path).unlink(missing_ok=True)

@@ -1,0 +1,165 @@
+"""The loop: every case, every claim, one row each. Nothing that goes wrong in one case keeps the next from running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.verify.claims import CLAIMS, ERROR, SKIP, Finding, error, skip
+from decodecalc.verify.device import Device
+from decodecalc.verify.execution import Execution, execution_of
+from decodecalc.verify.suites import Case
+
+if TYPE_CHECKING:
+    from decodecalc.cost import Calibration
+    from decodecalc.verify.counters import Counted
+    from decodecalc.verify.inputs import Inputs
+    from decodecalc.verify.trial import Trial
+
+# Stage-1 blocks times tiles that the interpreter is asked for at most: about a minute a launch.
+INTERPRETER_LIMIT = 3000
+INTERPRETER_CLAIMS = (1, 3, 4, 7, 12, 13)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case's findings, one for each claim asked for."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+    rule: str = ""
+
+
+@dataclass
+class Runner:
+    """Checks cases on one device. claims: numbers to check, in order. counted: counters by case id.
+
+    no_counters: why a case has none. `lost` is set when the device stopped answering; what follows is then not run.
+    """
+
+    device: Device
+    claims: Sequence[int]
+    calibration: Calibration | None = None
+    seed: int = 0
+    counted: dict[str, Counted] = field(default_factory=dict)
+    no_counters: str = "needs --counters"
+    lost: str = ""
+
+    def run(self, cases: Sequence[Case], on_finding: Callable[[Case, Finding], None]) -> Iterator[Result]:
+        """Results in order; a scenario's cases share their tensors."""
+        for _, group in groupby(cases, key=lambda case: case.scenario.id):
+            yield from self._scenario(list(group), on_finding)
+
+    def _scenario(self, cases: list[Case], on_finding: Callable[[Case, Finding], None]) -> Iterator[Result]:
+        inputs: Any = None
+        extras: dict[str, Any] = {"counters": self.no_counters}
+        for case in cases:
+            findings: list[Finding] = []
+
+            def say(finding: Finding, case: Case = case, findings: list[Finding] = findings) -> None:
+                findings.append(finding)
+                on_finding(case, finding)
+
+            reason = self._unrunnable(case)
+            run = None if reason else self._execution(case)
+            reason = reason or (run.unsupported if run else "")
+            if reason or run is None:
+                for number in self.claims:
+                    say(Finding(number, ERROR if self.lost else SKIP, reason=reason))
+                yield Result(case, tuple(findings))
+                continue
+            try:
+                inputs = inputs or self._inputs(case)
+            except Exception as failed:
+                self._after(failed)
+                for number in self.claims:
+                    say(error(number, failed))
+                yield Result(case, tuple(findings), run.rule)
+                continue
+            self._case(case, run, inputs, extras, say)
+            yield Result(case, tuple(findings), run.rule)
+        inputs = None
+        self.device.free_memory()
+
+    def _unrunnable(self, case: Case) -> str:
+        if self.lost:
+            return self.lost
+        if case.plan is None:
+            return f"refused by the engine: {case.refusal}"
+        if not self.device.is_cuda:
+            plan = case.plan
+            work = (
+                sum(b * -(-k // 16) for b, k in zip(plan.blocks_per_split, plan.keys_read))
+                + plan.stage1.launched_blocks
+            )
+            if work > INTERPRETER_LIMIT:
+                return f"too large for the interpreter ({work} tiles and blocks, {INTERPRETER_LIMIT} at most)"
+        return ""
+
+    def _execution(self, case: Case) -> Execution:
+        assert case.plan is not None
+        return execution_of(case.plan, self.calibration)
+
+    def _inputs(self, case: Case) -> tuple[Inputs, bool]:
+        """The scenario's tensors and whether their layers overflow the L2."""
+        from decodecalc.verify.inputs import layer_bytes, make_inputs
+        from decodecalc.verify.timing import layers_needed
+
+        assert case.plan is not None
+        plan = case.plan
+        layers, cold = 1, False
+        if self.device.is_cuda:
+            size = layer_bytes(plan.geometry, plan.kv, plan.batch)
+            layers, cold = layers_needed(size, self.device.l2_bytes, self.device.free_bytes())
+        made = make_inputs(plan.geometry, plan.batch, plan.kv, self.device.torch_name, layers, self.seed)
+        return made, cold
+
+    def _case(
+        self,
+        case: Case,
+        run: Execution,
+        inputs: tuple[Inputs, bool],
+        extras: dict[str, Any],
+        say: Callable[[Finding], None],
+    ) -> None:
+        from decodecalc.verify.trial import Trial
+
+        assert case.plan is not None
+        counted = self.counted.get(case.id)
+        trial = Trial(case, case.plan, run, inputs[0], self.device, inputs[1], self.calibration, counted, extras)
+        wrong = False
+        for number in self.claims:
+            if self.lost:
+                say(Finding(number, ERROR, reason=self.lost))
+            elif wrong and number > 8:
+                say(skip(number, "the output is wrong: nothing measured on it would mean anything"))
+            else:
+                finding = self._claim(number, trial)
+                wrong = wrong or (number == 1 and finding.verdict in ("fail", ERROR))
+                say(finding)
+
+    def _claim(self, number: int, trial: Trial) -> Finding:
+        from decodecalc.verify import bit_claims, exact_claims, hardware_claims, time_claims
+
+        checks: dict[int, Callable[[Trial], Finding]] = {
+            1: exact_claims.correct, 2: exact_claims.grid, 3: exact_claims.live, 4: exact_claims.keys,
+            5: hardware_claims.coverage, 6: hardware_claims.residency, 7: exact_claims.partials,
+            8: hardware_claims.kv_bytes, 9: hardware_claims.intensity, 10: time_claims.time,
+            11: time_claims.best_split, 12: bit_claims.replay, 13: bit_claims.reproducibility,
+        }  # fmt: skip
+        if not self.device.is_cuda and number not in INTERPRETER_CLAIMS:
+            return skip(number, f"{CLAIMS[number - 1].text}: needs a CUDA device")
+        try:
+            return checks[number](trial)
+        except Exception as failed:
+            self._after(failed)
+            return error(number, failed)
+
+    def _after(self, failed: Exception) -> None:
+        """Whether the device survived. Out-of-memory errors leave it healthy once their blocks are given back."""
+        self.device.free_memory()
+        if not self.device.alive():
+            lines = str(failed).strip().splitlines()
+            self.lost = f"the device stopped answering after {type(failed).__name__}: {lines[0][:200] if lines else ''}"

@@ -1,0 +1,219 @@
+"""Which scenarios a suite holds: a model's layer group on one rank, a decode step, a cache, and the engines to plan it.
+
+`quick` is a minute's look, `standard` what a report is made of, `full` adds long contexts, wide batches and every
+engine. `tiny` is small enough for Triton's CPU interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.batch import Batch
+from decodecalc.errors import GateError, InputError, UnknownNameError
+from decodecalc.geometry import Geometry
+from decodecalc.kvcache import KvCache
+from decodecalc.launch import LaunchPlan
+from decodecalc.models import LayerGroup, load_model
+from decodecalc.scenario import effective_batch
+
+if TYPE_CHECKING:
+    from decodecalc.engines.base import Policy
+    from decodecalc.gpus import Gpu
+
+DENSE = ("bundled", "vllm-triton", "sglang-triton")
+LATENT = ("bundled", "vllm-triton-mla", "sglang-triton")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One decode step of one layer group. model_kv_heads: the model-wide count, for rules that look at it."""
+
+    label: str
+    layer_group: LayerGroup
+    batch: Batch
+    kv: KvCache
+    engines: tuple[str, ...]
+    model_kv_heads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The layer's geometry on one rank."""
+        return self.layer_group.geometry
+
+    @property
+    def seen_batch(self) -> Batch:
+        """The batch as the layer's kernel sees it (chunked layers see less)."""
+        return effective_batch(self.layer_group, self.batch)
+
+    @property
+    def id(self) -> str:
+        """Names the scenario in reports; equal ids are equal scenarios."""
+        batch = self.batch
+        shape = (
+            f"b{batch.size}/c{batch.max_seq_len}" if batch.is_uniform else "ragged" + "-".join(map(str, batch.seq_lens))
+        )
+        if len(shape) > 60:
+            shape = f"ragged-b{batch.size}-min{min(batch.seq_lens)}-max{batch.max_seq_len}-sum{batch.total_keys}"
+        q = f"/q{batch.max_q_len}" if batch.max_q_len > 1 else ""
+        return f"{self.label}/{self.layer_group.name}/{shape}{q}/{self.kv.dtype}/p{self.kv.page_size}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scenario under one engine's rule. `plan` is None when the engine refuses it; `refusal` then says why."""
+
+    scenario: Scenario
+    policy: Policy
+    version: str
+    plan: LaunchPlan | None
+    refusal: str = ""
+
+    @property
+    def id(self) -> str:
+        """Names the case in reports; equal ids are equal cases."""
+        return f"{self.scenario.id}/{self.policy.name}@{self.version}"
+
+
+RAGGED = (128, 8192, 777, 2560, 1, 4096, 333, 16384)
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """One line of a suite: a zoo model, its TP degree, decode steps, and what differs from the usual."""
+
+    model: str
+    tp: int
+    steps: tuple[tuple[int, int] | tuple[int, ...], ...] = ()
+    ragged: tuple[tuple[int, ...], ...] = ()
+    dtype: str = "bf16"
+    page: int = 16
+    q_len: int = 1
+    group: str | None = None
+    engines: tuple[str, ...] = ()
+
+
+_QUICK = (
+    _Spec("llama3-8b", 1, ((1, 2560), (16, 2560))),
+    _Spec("llama3-8b", 8, ((1, 2560), (1, 32768))),
+    _Spec("qwen2-7b", 1, ((1, 2560),)),
+    _Spec("deepseek-v3", 8, ((1, 4096),), page=64),
+)
+_STANDARD = (
+    _Spec("llama3-8b", 1, ((1, 512), (1, 2560), (1, 32768), (16, 2560), (64, 8192))),
+    _Spec("llama3-8b", 8, ((1, 2560), (1, 131072), (64, 8192))),
+    _Spec("llama3-8b", 1, ragged=(RAGGED,)),
+    _Spec("llama3-8b", 1, ((4, 8192),), dtype="fp8"),
+    _Spec("llama3-8b", 1, ((2, 4096),), q_len=4, engines=("bundled", "vllm-triton")),
+    _Spec("qwen2-7b", 1, ((1, 2560), (8, 8192))),  # 7 query heads a KV head
+    _Spec("llama2-7b", 1, ((1, 4096), (8, 2048))),  # MHA
+    _Spec("falcon-7b", 1, ((4, 2048),)),  # MQA, 71 heads, head_dim 64
+    _Spec("llama3.2-1b", 1, ((4, 4096),)),  # head_dim 64
+    _Spec("phi-2", 1, ((2, 2048),)),  # head_dim 80
+    _Spec("gemma-2b", 1, ((1, 8192), (16, 4096))),  # MQA, head_dim 256
+    _Spec("gpt-oss-20b", 1, ((4, 4096),), group="sliding"),  # window 128, sinks
+    _Spec("deepseek-v3", 8, ((1, 4096), (16, 4096)), page=64),  # MLA
+)
+_FULL_EXTRA = (
+    _Spec("llama3-8b", 1, ((1, 131072), (2, 16384), (4, 1024), (32, 4096), (128, 1024))),
+    _Spec("llama3-70b", 8, ((1, 8192), (32, 8192), (128, 2048))),
+    _Spec("llama3-8b", 8, ((1, 512), (16, 2560), (256, 1024))),
+    _Spec("llama3-8b", 1, ((1, 2560),), page=1),
+    _Spec("llama3-8b", 1, ((1, 2560),), page=256),
+    _Spec("qwen2-7b", 4, ((1, 32768), (32, 2048)), dtype="fp8"),
+    _Spec("gemma3-27b", 1, ((1, 8192), (8, 8192)), group="sliding"),
+    _Spec("gemma3-27b", 1, ((1, 8192), (8, 8192)), group="full"),
+    _Spec("gemma2-9b", 1, ((2, 8192),), group="full"),
+    _Spec("gpt-oss-20b", 1, ((1, 32768),), group="full"),
+    _Spec("deepseek-v2-lite", 1, ((1, 32768), (32, 4096)), page=64),
+    _Spec("llama2-7b", 8, ((1, 4096), (64, 4096))),
+    _Spec("llama3-8b", 1, ragged=(tuple(range(100, 6500, 200)),)),
+)
+SUITES = ("quick", "standard", "full", "tiny")
+
+
+def suite_scenarios(name: str, engines: Sequence[str] | None = None) -> list[Scenario]:
+    """The scenarios of a suite; `engines` instead of the suite's own choice."""
+    if name == "tiny":
+        return _tiny(engines)
+    specs = {"quick": _QUICK, "standard": _STANDARD, "full": _STANDARD + _FULL_EXTRA}.get(name)
+    if specs is None:
+        raise UnknownNameError("suite", name, SUITES)
+    return [scenario for spec in specs for scenario in _scenarios(spec, engines, every=name == "full")]
+
+
+def _scenarios(spec: _Spec, engines: Sequence[str] | None, every: bool) -> Iterator[Scenario]:
+    rank = load_model(spec.model).shard(spec.tp)
+    groups = [g for g in rank.layer_groups if spec.group in (None, g.name)][:1]
+    batches = [Batch.uniform(b, c, spec.q_len) for b, c in spec.steps]
+    batches += [Batch(lens, spec.q_len) for lens in spec.ragged]
+    kv = KvCache(spec.dtype, spec.page)
+    for group in groups:
+        usual = spec.engines or (LATENT if group.geometry.mla else DENSE)
+        more = () if group.geometry.mla else ("flash-decoding", "flash-attention-2", "flash-attention-3", "flashinfer")
+        chosen = tuple(engines or (usual + more if every else usual))
+        for batch in batches:
+            yield Scenario(f"{spec.model}/tp{spec.tp}", group, batch, kv, chosen, rank.model_kv_heads)
+
+
+def _tiny(engines: Sequence[str] | None) -> list[Scenario]:
+    """Shapes for the interpreter: one GQA step, a ragged 7-group one, a windowed one, a latent one."""
+
+    def make(label: str, geo: Geometry, batch: Batch, usual: tuple[str, ...], page: int = 16) -> Scenario:
+        return Scenario(label, LayerGroup("all", 1, geo), batch, KvCache(page_size=page), tuple(engines or usual))
+
+    return [
+        make("tiny-gqa", Geometry(4, 1, 32), Batch([130, 40]), ("vllm-triton", "sglang-triton")),
+        make("tiny-group7", Geometry(7, 1, 32), Batch([150, 16, 33]), ("flash-decoding",)),
+        make("tiny-window", Geometry(2, 1, 32, window=40), Batch([130]), ("vllm-triton",)),
+        make("tiny-mla", Geometry(16, 1, 96, 64, mla=True), Batch([70]), ("vllm-triton-mla",)),
+    ]
+
+
+def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | None = None) -> list[Case]:
+    """Every scenario under each of its engines' rules, planned for `gpu`, in order.
+
+    `options` reach the engines that have them; one that no engine has is an error.
+    """
+    from dataclasses import fields
+
+    from decodecalc.engines.registry import load_policies
+
+    given = dict(options or {})
+    out, known = [], set()
+    for scenario in scenarios:
+        for policy, version in load_policies(scenario.engines):
+            own = {f.name for f in fields(policy.options_type)}
+            known |= own
+            chosen = {name: value for name, value in {**scenario.options, **given}.items() if name in own}
+            if scenario.model_kv_heads is not None and "model_kv_heads" in own:
+                chosen.setdefault("model_kv_heads", scenario.model_kv_heads)
+            release = policy.version(version).name
+            try:
+                plan = policy.plan(scenario.geometry, scenario.seen_batch, scenario.kv, gpu, chosen, version)
+            except GateError as refused:
+                out.append(Case(scenario, policy, release, None, str(refused)))
+            else:
+                out.append(Case(scenario, policy, release, plan))
+    for name in given:
+        if name not in known:
+            raise UnknownNameError("engine option", name, known, "see `decodecalc engines NAME`")
+    return out
+
+
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """`3/8` as (3, 8)."""
+    if text is None:
+        return None
+    i, slash, n = text.partition("/")
+    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
+        raise InputError(f"--shard {text[:20]!r}: write I/N with I from 1 to N, for example 3/8")
+    return int(i), int(n)
+
+
+def deal(items: Sequence[Case], part: int, parts: int) -> list[Case]:
+    """Part `part` (from 1) of `parts`. Whole scenarios are dealt, in turn: a scenario's engines share its data."""
+    order = {name: i for i, name in enumerate(dict.fromkeys(case.scenario.id for case in items))}
+    return [case for case in items if order[case.scenario.id] % parts == part - 1]

@@ -1,0 +1,271 @@
+"""Flat rows of results, and what they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decodecalc.analysis.traffic import traffic
+from decodecalc.verify.claims import BAD, BY_NUMBER, ERROR, FAIL, OFF, PASS, SKIP, Finding
+from decodecalc.verify.run import Result
+from decodecalc.verify.suites import Case
+from decodecalc.verify.time_bars import LARGE_KV_BYTES, MEAN_BAR, P90_BAR
+from decodecalc.verify.timing import percentile
+
+Row = Mapping[str, Any]
+
+
+def rows_of(result: Result) -> list[dict[str, Any]]:
+    """One flat row per claim; `quantities` holds every number of it."""
+    base = _case_fields(result.case, result.rule)
+    return [{**base, **_finding_fields(finding)} for finding in result.findings]
+
+
+def _case_fields(case: Case, rule: str) -> dict[str, Any]:
+    scenario, plan = case.scenario, case.plan
+    geo, batch = scenario.geometry, scenario.batch
+    return {
+        "case": case.id,
+        "scenario": scenario.id,
+        "model": scenario.label,
+        "layer_group": scenario.layer_group.name,
+        "kind": geo.kind,
+        "q_heads": geo.q_heads,
+        "kv_heads": geo.kv_heads,
+        "head_dim": geo.head_dim,
+        "window": geo.window,
+        "batch": batch.size,
+        "context": batch.max_seq_len,
+        "keys_total": batch.total_keys,
+        "q_len": batch.max_q_len,
+        "kv_dtype": scenario.kv.dtype,
+        "page_size": scenario.kv.page_size,
+        "engine": case.policy.name,
+        "version": case.version,
+        "path": plan.path if plan else None,
+        "splits_launched": plan.splits.launched if plan else None,
+        "kv_read_bytes": traffic(plan).kv_read_bytes if plan else None,
+        "rule": rule,
+    }
+
+
+def _finding_fields(finding: Finding) -> dict[str, Any]:
+    first = finding.first
+    return {
+        "claim": finding.claim,
+        "claim_name": BY_NUMBER[finding.claim].name,
+        "quantity": first.name if first else None,
+        "predicted": first.predicted if first else None,
+        "observed": first.observed if first else None,
+        "difference": first.difference if first else None,
+        "relative_difference": first.ratio if first else None,
+        "unit": first.unit if first else None,
+        "verdict": finding.verdict,
+        "how": finding.how,
+        "reason": finding.reason,
+        "spread": finding.spread,
+        "quantities": [q.to_dict() for q in finding.quantities],
+    }
+
+
+@dataclass(frozen=True)
+class ClaimSummary:
+    """How often a claim held. checked: rows that are neither skipped nor notes."""
+
+    claim: int
+    name: str
+    text: str
+    exact: bool
+    checked: int
+    passed: int
+    failed: int
+    off: int
+    errors: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class TimeSummary:
+    """Relative errors of predicted times over a set of rows. mape: mean; p90: 90th percentile; worst: largest.
+
+    roofline_mape, bytes_mape: the baselines' on the same rows.
+    """
+
+    name: str
+    rows: int
+    mape: float
+    p90: float
+    worst: float
+    roofline_mape: float | None
+    bytes_mape: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the rows add up to. passed: no row failed or broke, and the time bars hold where there are enough rows."""
+
+    cases: int
+    scenarios: int
+    rows: int
+    claims: tuple[ClaimSummary, ...]
+    times: tuple[TimeSummary, ...]
+    regret_within_bar: float | None
+    passed: bool
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+ENOUGH_ROWS = 10  # fewer than this and a mean says little: the rows' own tolerance decides
+
+
+def summarise(rows: Sequence[Row], interrupted: bool = False) -> Summary:
+    """Counts by claim, errors of the times, and whether everything that must hold holds."""
+    claims = tuple(_claim_summary(number, rows) for number in sorted({r["claim"] for r in rows}))
+    times = _time_summaries(rows)
+    bad = [c for c in claims if c.failed or c.errors]
+    why = [f"claim {c.claim} ({c.name}): {c.failed} failed, {c.errors} broke" for c in bad]
+    overall = next((t for t in times if t.name == "all"), None)
+    if overall is not None:
+        if overall.rows < ENOUGH_ROWS:
+            off = sum(r["verdict"] == OFF for r in rows if r["claim"] == 10)
+            why += [f"claim 10 (time): {off} of {overall.rows} beyond tolerance"] if off else []
+        elif overall.mape > MEAN_BAR or overall.p90 > P90_BAR:
+            why.append(
+                f"claim 10 (time): mean error {overall.mape:.1%} (bar {MEAN_BAR:.0%}), 90th percentile "
+                f"{overall.p90:.1%} (bar {P90_BAR:.0%})"
+            )
+    best = [r for r in rows if r["claim"] == 11 and r["verdict"] in (PASS, OFF)]
+    scenarios = {r["scenario"]: r["verdict"] == PASS for r in best}
+    if interrupted:
+        why.append("interrupted")
+    if not rows:
+        why.append("nothing was checked")
+    return Summary(
+        cases=len({r["case"] for r in rows}),
+        scenarios=len({r["scenario"] for r in rows}),
+        rows=len(rows),
+        claims=claims,
+        times=times,
+        regret_within_bar=sum(scenarios.values()) / len(scenarios) if scenarios else None,
+        passed=not why,
+        why="; ".join(why),
+    )
+
+
+def _claim_summary(number: int, rows: Sequence[Row]) -> ClaimSummary:
+    claim = BY_NUMBER[number]
+    verdicts = [r["verdict"] for r in rows if r["claim"] == number]
+    count = {v: verdicts.count(v) for v in (PASS, FAIL, OFF, ERROR, SKIP)}
+    checked = count[PASS] + count[FAIL] + count[OFF] + count[ERROR]
+    return ClaimSummary(
+        number,
+        claim.name,
+        claim.text,
+        claim.exact,
+        checked,
+        count[PASS],
+        count[FAIL],
+        count[OFF],
+        count[ERROR],
+        count[SKIP],
+    )
+
+
+def _time_summaries(rows: Sequence[Row]) -> tuple[TimeSummary, ...]:
+    timed = [r for r in rows if r["claim"] == 10 and r["verdict"] in (PASS, OFF, FAIL) and r["observed"]]
+    groups: list[tuple[str, list[Row]]] = [("all", timed)]
+    groups += [(name, [r for r in timed if r["engine"] == name]) for name in dict.fromkeys(r["engine"] for r in timed)]
+    groups.append(
+        (f"KV of {LARGE_KV_BYTES / 1e6:.0f} MB and more", [r for r in timed if r["kv_read_bytes"] >= LARGE_KV_BYTES])
+    )
+    return tuple(_time_summary(name, group) for name, group in groups if group)
+
+
+def _time_summary(name: str, rows: Sequence[Row]) -> TimeSummary:
+    def errors(quantity: str) -> list[float]:
+        found = []
+        for r in rows:
+            for q in r["quantities"]:
+                if q["name"] == quantity and q["predicted"] is not None:
+                    found.append(abs(q["observed"] - q["predicted"]) / q["observed"])
+        return found
+
+    def mean(values: Iterable[float]) -> float | None:
+        values = list(values)
+        return sum(values) / len(values) if values else None
+
+    own = errors("total")
+    return TimeSummary(
+        name,
+        len(own),
+        mean(own) or 0.0,
+        percentile(own, 0.9),
+        max(own),
+        mean(errors("baseline: roofline")),
+        mean(errors("baseline: overhead + bytes / bandwidth")),
+    )
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A row that got worse since an earlier run."""
+
+    case: str
+    claim: int
+    what: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of two runs with the same case and claim. faster: rows whose time fell beyond both spreads."""
+
+    compared: int
+    regressions: tuple[Regression, ...]
+    faster: int
+    slower: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+LEAST_SPREAD = 0.01  # clocks and placement move identical runs by about this much
+
+
+def compare(now: Sequence[Row], before: Sequence[Row]) -> Comparison:
+    """Regressions: a claim that held and does not, a time that rose by more than both runs' spreads together."""
+    earlier = {(r["case"], r["claim"]): r for r in before}
+    found: list[Regression] = []
+    compared = faster = slower = 0
+    for row in now:
+        old = earlier.get((row["case"], row["claim"]))
+        if old is None:
+            continue
+        compared += 1
+        if row["verdict"] in BAD and old["verdict"] not in BAD:
+            found.append(
+                Regression(row["case"], row["claim"], f"was {old['verdict']}, now {row['verdict']}: {row['reason']}")
+            )
+        if row["claim"] == 10 and row["observed"] and old["observed"]:
+            noise = max(LEAST_SPREAD, row["spread"] or 0.0) + max(LEAST_SPREAD, old["spread"] or 0.0)
+            change = row["observed"] / old["observed"] - 1
+            faster += change < -noise
+            if change > noise:
+                slower += 1
+                found.append(
+                    Regression(
+                        row["case"],
+                        10,
+                        f"{old['observed'] * 1e6:.2f} µs, now {row['observed'] * 1e6:.2f} µs (+{change:.1%}, spreads "
+                        f"together {noise:.1%})",
+                    )
+                )
+    return Comparison(compared, tuple(found), faster, slower)

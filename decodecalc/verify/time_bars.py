@@ -1,0 +1,8 @@
+"""Bars that predicted times are held to, over a suite (design: timing page of this project)."""
+
+from __future__ import annotations
+
+MEAN_BAR = 0.08  # mean absolute relative error
+P90_BAR = 0.18  # 90th percentile, and the tolerance of a single row
+LARGE_KV_BYTES = 64_000_000  # from here on memory bandwidth rules
+REGRET_BAR = 1.05  # time at S_opt over the best time found by trying

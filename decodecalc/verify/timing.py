@@ -1,0 +1,110 @@
+"""The measurement protocol: one CUDA graph over several layers, each with its own KV, replayed; time per layer.
+
+The layers together hold at least three times the L2, so that a replay finds none of its KV there ("cold"). Median of
+many replays; spread is (90th - 10th percentile) / median; a spread above 5 % is measured again, with more replays, and
+then flagged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+COLD_FACTOR = 3  # layers' KV over L2
+MAX_LAYERS = 768
+MIN_LAYERS = 2
+SPREAD_LIMIT = 0.05
+MEMORY_SHARE = 0.4  # of the free device memory that the pool may take
+FALLBACK_L2_BYTES = 64 * 2**20
+MIN_REPLAYS, MAX_REPLAYS, BUDGET_S = 9, 60, 0.06
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds per layer. spread: relative; flagged: still above the limit after a second measurement."""
+
+    median_s: float
+    spread: float
+    replays: int
+    layers: int
+    cold: bool
+    flagged: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "median_s": self.median_s, "spread": self.spread, "replays": self.replays, "layers": self.layers,
+            "cold": self.cold, "flagged": self.flagged,
+        }  # fmt: skip
+
+
+def layers_needed(layer_bytes: int, l2_bytes: int | None, free_bytes: int | None) -> tuple[int, bool]:
+    """How many layers the pool takes, and whether that is cold.
+
+    >>> layers_needed(10_000_000, 62_914_560, None)
+    (19, True)
+    """
+    enough = COLD_FACTOR * (l2_bytes or FALLBACK_L2_BYTES)
+    layers = min(max(math.ceil(enough / max(layer_bytes, 1)), MIN_LAYERS), MAX_LAYERS)
+    if free_bytes is not None:
+        layers = max(1, min(layers, int(free_bytes * MEMORY_SHARE) // max(layer_bytes, 1)))
+    return layers, layers * layer_bytes >= enough
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile.
+
+    >>> percentile([3, 1, 2], 0.5)
+    2
+    """
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+
+
+def summarise(times_s: Sequence[float]) -> tuple[float, float]:
+    """Median and relative spread."""
+    median = percentile(times_s, 0.5)
+    return median, (percentile(times_s, 0.9) - percentile(times_s, 0.1)) / median if median else 0.0
+
+
+def captured(call: Callable[[], Any]) -> Any:
+    """`call` as a CUDA graph. It must have run once before (compilation cannot be captured)."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph
+
+
+def time_layers(per_layer: Callable[[int], Any], layers: int, cold: bool) -> Timed:
+    """Seconds per layer of `per_layer(0 … layers - 1)` in one graph."""
+
+    def all_layers() -> None:
+        for layer in range(layers):
+            per_layer(layer)
+
+    per_layer(0)
+    graph = captured(all_layers)
+    first = replay_times(graph, 3)
+    count = min(MAX_REPLAYS, max(MIN_REPLAYS, int(BUDGET_S / max(percentile(first, 0.5), 1e-6))))
+    median, spread = summarise(replay_times(graph, count))
+    if spread > SPREAD_LIMIT:
+        count = min(2 * MAX_REPLAYS, 3 * count)
+        median, spread = summarise(replay_times(graph, count))
+    return Timed(median / layers, spread, count, layers, cold, spread > SPREAD_LIMIT)
+
+
+def replay_times(graph: Any, count: int) -> list[float]:
+    """Seconds of each of `count` replays, by events on the device."""
+    import torch
+
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    for begin, end in events:
+        begin.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1e3 for begin, end in events]

@@ -1,0 +1,84 @@
+"""Compile every kernel variant that a run will need, in several processes at once, into Triton's disk cache.
+
+A suite needs some hundreds of variants at a second each; the checks themselves take less time than that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from decodecalc.batch import Batch
+from decodecalc.launch import LaunchPlan
+from decodecalc.verify.execution import Execution
+from decodecalc.verify.suites import Case
+
+MOST_WORKERS = 10
+WARM_KEYS = 64
+Job = tuple[LaunchPlan, Execution]
+
+
+def warm_up(jobs: Sequence[Job], device_index: int, progress: Callable[[int, int], None]) -> None:
+    """Compile for all jobs. What fails to compile is left for its own row to report."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    todo = list({_key(plan, run): (plan, run) for plan, run in jobs}.values())
+    workers = min(MOST_WORKERS, max(1, (os.cpu_count() or 2) - 2), len(todo))
+    if workers < 2:
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(compile_variants, plan, run, device_index) for plan, run in todo]
+        try:
+            for done, _ in enumerate(as_completed(waiting), 1):
+                progress(done, len(todo))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def jobs_of(cases: Sequence[Case], runs: dict[str, Execution]) -> list[Job]:
+    """The jobs of cases that can run."""
+    return [(case.plan, runs[case.id]) for case in cases if case.plan is not None and not runs[case.id].unsupported]
+
+
+def _key(plan: LaunchPlan, run: Execution) -> str:
+    """What decides the compiled code: geometry, cache, query tokens and the launch, its counts aside."""
+    config = run.launch.replace(num_splits=2, split_value=1, split_unit=1, idle_requests=0)
+    return f"{plan.geometry}|{plan.kv}|{plan.batch.max_q_len}|{run.launch.direct}|{run.window}|{config}"
+
+
+def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> None:
+    """Launch one short request under every variant of `run` that the claims use."""
+    import contextlib
+
+    import torch
+
+    from decodecalc.verify.device import open_device
+    from decodecalc.verify.inputs import make_inputs
+    from decodecalc_kernels import Workspace, decode_attention, record_launch
+
+    device = open_device("cuda", device_index)
+    q_len = plan.batch.max_q_len
+    batch = Batch([WARM_KEYS + q_len], [q_len])
+    inputs = make_inputs(plan.geometry, batch, plan.kv, device.torch_name)
+    tokens, q_heads, v_dim = inputs.out_shape
+    base = run.launch
+    one = base.replace(num_splits=1, split_rule="count", split_value=1, split_unit=1)
+    fixed = base.replace(num_splits=2, split_rule="size", split_value=WARM_KEYS, window_partition="full")
+    values = torch.tensor(
+        [1 if base.split_rule == "counts" else 2 * WARM_KEYS], dtype=torch.int32, device=inputs.q.device
+    )
+    for config in (base, replace(run, config=run.timed or base).launch, one, fixed):
+        space = Workspace.allocate(tokens, q_heads, v_dim, config.num_splits, device.torch_name, tokens)
+        out = torch.empty(inputs.out_shape, dtype=inputs.q.dtype, device=inputs.q.device)
+        args = {
+            **inputs.arguments(), "config": config, "workspace": space, "out": out, "window": run.window,
+            "split_values": values if run.split_values is not None else None,
+        }  # fmt: skip
+        with contextlib.suppress(Exception):  # reported where it matters
+            decode_attention(inputs.q, inputs.k, inputs.v, **args)
+            if config is base:
+                record_launch(inputs.q, inputs.k, inputs.v, **args)
+    device.synchronize()
