@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference
+from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference, default_config
 
 L2_MULTIPLE = 8
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
@@ -105,17 +105,18 @@ class Graph:
 
     def __init__(self, calls: list[Callable[[], Any]]) -> None:
         self.count = len(calls)
+        self.graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
+        # Not the torch.cuda.graph context: it collects garbage each time, which takes longer than the timing.
         with torch.cuda.stream(stream):
+            calls[0]()
+            torch.cuda.synchronize()
+            self.graph.capture_begin()
             for call in calls:
                 call()
+            self.graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            for call in calls:
-                call()
         self.times: list[float] = []
 
     def replay(self, times: int = 1, warm_up: int = 0) -> Graph:
@@ -175,6 +176,14 @@ def best_stream_us(state: State, sm_count: int, replays: int = 9) -> float:
     candidates = [(n * sm_count, block, warps) for n, block, warps in
                   ((2, 4096, 8), (4, 4096, 8), (8, 2048, 4), (16, 2048, 4))]  # fmt: skip
     return min(time_layers(state, stream_read(state, *c), replays).median_us for c in candidates)
+
+
+def default_launch(cell: Cell, sm_count: int, **more: Any) -> LaunchConfig:
+    """What the package launches for a cell."""
+    return default_config(
+        requests=cell.batch, q_heads=cell.q_heads, kv_heads=cell.kv_heads, head_dim=cell.head_dim,
+        max_seq_len=cell.context, sm_count=sm_count, kv_bytes_per_element=DTYPES[cell.dtype].itemsize, **more,
+    )  # fmt: skip
 
 
 def gpu_state() -> dict[str, Any]:
