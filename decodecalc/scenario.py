@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -13,12 +13,13 @@ from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
 from decodecalc.models import LayerGroup
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-@dataclass(frozen=True)
+@record
 class Refusal:
     """An engine that would not run a scenario at all, and why."""
 
@@ -30,7 +31,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True)
+@record
 class Planned:
     """One plan with the layer group it is for and the batch as the user gave it (before chunking).
 
@@ -43,7 +44,7 @@ class Planned:
     plan: LaunchPlan
 
 
-@dataclass(frozen=True)
+@record
 class Scenarios:
     """A set of scenarios: layer groups of one rank x batches x engines, on one GPU with one cache layout.
 

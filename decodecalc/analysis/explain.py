@@ -6,7 +6,7 @@ drift from what the commands print.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from decodecalc.analysis.occupancy import occupancy
@@ -15,10 +15,11 @@ from decodecalc.analysis.roofline import roofline, tile_work
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
 from decodecalc.launch import KernelLaunch, LaunchPlan
+from decodecalc.record import record
 from decodecalc.units import human_bytes, human_rate
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """One numbered step: a title, then lines of `text` where each formula carries its numbers."""
 

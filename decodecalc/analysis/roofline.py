@@ -7,20 +7,21 @@ group of g query heads and b bytes an element.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.traffic import traffic
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
+from decodecalc.record import record
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-@dataclass(frozen=True)
+@record
 class TileWork:
     """One loop iteration of one stage-1 block: `rows` x `keys` scores of which `live_rows` rows hold a query."""
 
@@ -38,7 +39,7 @@ class TileWork:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@record
 class Roofline(Shown):
     """One layer on one GPU. memory_bound_factor: ridge over intensity (above 1: memory-bound by that factor).
 

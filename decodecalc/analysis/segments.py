@@ -7,14 +7,15 @@ early exit and writes a neutral partial), `early exit` (launched or asked for, n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from decodecalc.intmath import cdiv
 from decodecalc.launch import LaunchPlan
+from decodecalc.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Segment:
     """Split `split` of request `request`: keys [start, end), `visible_keys` of them inside the window."""
 

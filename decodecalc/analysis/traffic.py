@@ -8,7 +8,7 @@ Partial states likewise: `live` moves, `allocated` is what the buffers hold (an 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,13 @@ from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
+from decodecalc.record import record
 from decodecalc.values import Shown
 
 PARTIAL_BYTES = 4  # one of `state_values`: fp32; policies count 16-bit partial outputs as half a value
 
 
-@dataclass(frozen=True)
+@record
 class Traffic(Shown):
     """All in bytes for one layer of one step on one rank; `_share` is a ratio to `kv_read_bytes`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,6 +11,7 @@ from decodecalc.batch import Batch
 from decodecalc.errors import InputError
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
+from decodecalc.record import record
 from decodecalc.scenario import Scenarios, make_scenarios
 from decodecalc.units import parse_count, parse_counts
 
@@ -78,7 +78,7 @@ scenario_options = _stack(layer_options, gpu_option, engine_options, batch_optio
 INVARIANT_OPTIONS = {"batch_invariant": True, "deterministic": True, "disable_split_kv": True}
 
 
-@dataclass(frozen=True)
+@record
 class Layers:
     """The layer groups of one rank, where they come from, and what had to be assumed."""
 
@@ -174,7 +174,7 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
     return out
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """Everything the scenario options resolve to, and how to say it again."""
 

@@ -11,7 +11,6 @@ other kernels (Gluon) and has no policy here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -36,7 +36,7 @@ PREFILL_QUERIES = 256  # from here on the 2D kernel takes its prefill tile
 WIDE_HEAD = 512
 
 
-@dataclass(frozen=True)
+@record
 class Rules:
     """What differs between versions.
 
@@ -51,7 +51,7 @@ class Rules:
     page_tile: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class AiterUnifiedOptions(EngineOptions):
     """max_seq_len: what the step is planned for when that is more than its longest request."""
 
@@ -60,7 +60,7 @@ class AiterUnifiedOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True)
+@record
 class AiterUnifiedDetail:
     """The choice in aiter's words."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,12 +15,13 @@ from decodecalc.errors import UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-@dataclass(frozen=True)
+@record
 class PolicyVersion:
     """A version of a policy.
 

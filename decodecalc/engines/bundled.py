@@ -11,7 +11,6 @@ Source: kernels/launch.py, kernels/config.py of this repository.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -32,7 +32,7 @@ STATE_SCALARS = 2  # running max and running sum beside each output vector
 MOST_GRID_SPLITS = 65535  # grid axis z
 
 
-@dataclass(frozen=True)
+@record
 class BundledOptions(EngineOptions):
     """What `decodecalc_kernels.LaunchConfig` takes, and whose split rule to run."""
 
@@ -44,7 +44,7 @@ class BundledOptions(EngineOptions):
     stages: int | None = option(None, "int?", "loads in flight, instead of the tuned count", low=1)
 
 
-@dataclass(frozen=True)
+@record
 class BundledDetail:
     """split_keys: keys of every split [N] (0 under another engine's rule); row_blocks: blocks that share a KV head's
     keys because its query rows do not fit one block."""
@@ -127,7 +127,7 @@ class Bundled(Policy):
         return _own_cut(geo, batches, kv, gpu, options)
 
 
-@dataclass(frozen=True)
+@record
 class _Cut:
     """How the keys are cut. launched, tile, size [N] (or numbers); live, first, split_keys [N, R]."""
 

@@ -13,7 +13,6 @@ mha_varlen_fwd, set_params_splitkv), src/flash_fwd_launch_template.h (tiles, gri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -40,7 +40,7 @@ _SMEM_BYTES = {(8, 0): (167_936, 166_912), (8, 7): (167_936, 166_912), (8, 6): (
 _SMEM_BYTES_SINCE_9 = (233_472, 232_448)
 
 
-@dataclass(frozen=True)
+@record
 class Fa2Rules:
     """What differs between the code bases.
 
@@ -58,7 +58,7 @@ class Fa2Rules:
     default_api: str
 
 
-@dataclass(frozen=True)
+@record
 class FlashAttention2Options(EngineOptions):
     """How the entry point is called."""
 
@@ -91,7 +91,7 @@ class FlashAttention2Options(EngineOptions):
     )
 
 
-@dataclass(frozen=True)
+@record
 class FlashAttention2Detail:
     """The engine's quantities. num_splits 0: the rule was not consulted; heuristic_* then do not apply."""
 

@@ -17,7 +17,6 @@ vllm/v1/attention/backends/flash_attn.py of the 0.33.0 wheel. Grids and blocks s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2, round_up
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -42,7 +42,7 @@ BATCHES_PER_BLOCK = 992  # of the scheduler kernel: 31 per warp, 32 warps; above
 MARGIN = np.float32(1.1)  # flash_prepare_scheduler.cu, "10% margin"
 
 
-@dataclass(frozen=True)
+@record
 class Fa3Rules:
     """What differs between the code bases.
 
@@ -58,7 +58,7 @@ class Fa3Rules:
     archs: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class FlashAttention3Options(EngineOptions):
     """How the entry point is called."""
 
@@ -99,7 +99,7 @@ class FlashAttention3Options(EngineOptions):
     sm_margin: int = option(0, "int", "SMs left to other kernels", flag="sm_margin")
 
 
-@dataclass(frozen=True)
+@record
 class FlashAttention3Detail:
     """The engine's quantities, under its names where it has one."""
 
@@ -131,7 +131,7 @@ class FlashAttention3Detail:
     requests_combined: Any
 
 
-@dataclass(frozen=True)
+@record
 class _Call:
     """The arguments as mha_fwd rewrites them; arrays are [N]."""
 

@@ -7,7 +7,6 @@ long-context inference", 2023; no engine ships exactly this rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from decodecalc.engines.options import EngineOptions, option
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MIN_ROWS, MAX_ROWS = 16, 64  # query rows of a tensor-core tile: the smallest MMA, and one warpgroup
 
 
-@dataclass(frozen=True)
+@record
 class FlashDecodingOptions(EngineOptions):
     """tile_keys: keys of one loop iteration. num_splits: S given by hand instead of S*."""
 

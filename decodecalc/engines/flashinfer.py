@@ -12,7 +12,6 @@ include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from decodecalc.engines.arrays import Batches, Launches
@@ -23,6 +22,7 @@ from decodecalc.engines.options import EngineOptions, option
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -31,7 +31,7 @@ KV_DTYPES = ("bf16", "fp16", "fp8", "nvfp4")
 TENSOR_CORE_GROUP = 4  # SGLang 0.5.23, flashinfer_backend.py, should_use_tensor_core
 
 
-@dataclass(frozen=True)
+@record
 class FlashInferOptions(EngineOptions):
     """What the caller of `BatchDecodeWithPagedKVCacheWrapper` decides."""
 

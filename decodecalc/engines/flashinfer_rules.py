@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from decodecalc.engines.arrays import Batches
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -34,7 +34,7 @@ _DECODE_REGISTERS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Rules:
     """What differs between versions.
 

@@ -20,7 +20,6 @@ full blocks; the list keeps the keys' order).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2, round_up
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -59,7 +59,7 @@ _UNSPLIT_HIP = {
 _UNSPLIT_SM100_SINCE_2_14 = {**_UNSPLIT[1][1], 64: (128, 64, 4), 128: (128, 128, 8)}
 
 
-@dataclass(frozen=True)
+@record
 class FlexRules:
     """What differs between releases.
 
@@ -78,7 +78,7 @@ class FlexRules:
     sm100_since_2_14: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class FlexDecodingOptions(EngineOptions):
     """How flex_attention is called."""
 
@@ -110,7 +110,7 @@ class FlexDecodingOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True)
+@record
 class FlexDecodingDetail:
     """The engine's quantities under its names."""
 

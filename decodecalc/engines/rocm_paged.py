@@ -11,7 +11,6 @@ use_rocm_custom_paged_attention) and its sources csrc/rocm/attention*.cu(h); fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -34,7 +34,7 @@ ODD_TRITON_TILE = 32  # tile for block sizes that are not a power of two (544 of
 MFMA4_GROUP = 4  # CDNA: groups up to this take the 4-row kernel
 
 
-@dataclass(frozen=True)
+@record
 class Rules:
     """What differs between versions.
 
@@ -56,7 +56,7 @@ class Rules:
     threads: int = 256
 
 
-@dataclass(frozen=True)
+@record
 class RocmPagedOptions(EngineOptions):
     """What the step is planned for beyond its geometry."""
 
@@ -75,7 +75,7 @@ class RocmPagedOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True)
+@record
 class RocmPagedDetail:
     """The dispatch in vLLM's words; 0 where the fallback runs. mfma: rows of the matrix instruction (4 or 16)."""
 

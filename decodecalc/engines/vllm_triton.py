@@ -9,7 +9,6 @@ vllm_triton_rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from decodecalc.engines.vllm_triton_server import Server, VllmTritonOptions
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -31,7 +31,7 @@ LARGE_TILE = 128
 STATE_SCALARS = 2  # running max and sum of a partial state
 
 
-@dataclass(frozen=True)
+@record
 class VllmTritonDetail:
     """The engine's quantities of one step: numbers or [N]; tiles_per_segment to first_visited_key are [N, R].
 
@@ -66,7 +66,7 @@ class VllmTritonDetail:
         return None if self.num_warps == DEFAULT_WARPS else self.num_warps
 
 
-@dataclass(frozen=True)
+@record
 class _Partition:
     """How keys are cut; [N] or [N, R]. segment_keys: keys of a segment. columns: blocks that walk each live segment."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.gpus.fields import FIELDS, check_field
+from decodecalc.record import record
 from decodecalc.values import Shown
 
 
@@ -35,7 +36,7 @@ _DEQUANTISED = ("bf16", "fp16")
 _MODE = {"nvfp4": "fp4", "mxfp4": "fp4"}
 
 
-@dataclass(frozen=True)
+@record
 class Gpu(Shown):
     """One GPU as a kernel launch sees it. SI units; None where a value is not known or does not exist.
 

@@ -6,15 +6,16 @@ context and data parallelism do not change a layer's geometry and are not modell
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from decodecalc.errors import ShardingError
 from decodecalc.geometry import Geometry, check_count
+from decodecalc.record import record
 from decodecalc.values import Shown
 
 
-@dataclass(frozen=True)
+@record
 class LayerGroup(Shown):
     """Layers of one model that run softmax attention with one geometry.
 
@@ -62,7 +63,7 @@ class LayerGroup(Shown):
         }
 
 
-@dataclass(frozen=True)
+@record
 class RankModel(Shown):
     """One rank's share of a model under tensor parallelism.
 
@@ -96,7 +97,7 @@ class RankModel(Shown):
         }
 
 
-@dataclass(frozen=True)
+@record
 class Model(Shown):
     """A decoder model as its configuration describes it, before sharding.
 

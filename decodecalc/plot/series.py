@@ -4,7 +4,6 @@ engine."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +12,13 @@ from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.engines.base import Policy, PolicyVersion
 from decodecalc.errors import GateError
 from decodecalc.models import LayerGroup
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.cli.options import Request
 
 
-@dataclass(frozen=True)
+@record
 class Series:
     """One line: `x` are its batch sizes or contexts, `found` what the policy launches at each of `steps`."""
 

@@ -5,6 +5,7 @@ Everything that comes from outside (kernel names, paths) is escaped, and control
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -27,6 +28,8 @@ td.good { color: var(--good); font-weight: 600; } td.bad { color: var(--bad); fo
 details { margin: .4rem 0; } summary { cursor: pointer; overflow-wrap: anywhere; }
 li, p, dd { overflow-wrap: anywhere; } dl { display: grid; grid-template-columns: auto 1fr; gap: 0 1rem; }
 dt { color: #888; } dd { margin: 0; } footer { color: #888; margin-top: 2rem; font-size: .85rem; }
+figure { margin: 1rem 0; } figcaption { color: #888; font-size: .85rem; }
+figure img { width: 100%; max-width: 60rem; height: auto; background: #fff; border-radius: 4px; }
 @media print { details > * { display: block; } }
 """
 GOOD = frozenset({"match", "consistent", "passed", "pass", "yes", "ok"})
@@ -43,12 +46,21 @@ class Details:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A picture inside the page. svg: the file's bytes; caption: what it shows, read out to who cannot see it."""
+
+    svg: bytes
+    caption: str
+
+
+@dataclass(frozen=True)
 class Section:
-    """A heading, a table and blocks to open."""
+    """A heading, figures, a table and blocks to open."""
 
     title: str
-    table: Table
+    table: Table | None = None
     details: Sequence[Details] = ()
+    figures: Sequence[Figure] = ()
 
 
 def page(title: str, sections: Sequence[Section], *, verdict: str = "", passed: bool | None = None) -> str:
@@ -69,9 +81,29 @@ def page(title: str, sections: Sequence[Section], *, verdict: str = "", passed: 
 
 
 def _section(section: Section) -> list[str]:
-    table = section.table
     out = [f"<h2>{_text(section.title)}</h2>"] if section.title else []
-    out += [f"<p>{_text(line)}</p>" for line in table.heading]
+    out += [_figure(figure) for figure in section.figures]
+    if section.table is not None:
+        out += _table(section.table)
+    for block in section.details:
+        lines = "".join(f"<li>{_text(line)}</li>" for line in block.lines)
+        pairs = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in block.pairs)
+        inside = (f"<dl>{pairs}</dl>" if pairs else "") + (f"<ul>{lines}</ul>" if lines else "")
+        out.append(f"<details><summary>{_text(block.summary)}</summary>{inside}</details>")
+    return out
+
+
+def _figure(figure: Figure) -> str:
+    """An image of its own (not inline markup): two pictures cannot clash over the names inside them."""
+    data = b64encode(figure.svg).decode()
+    caption = _text(figure.caption)
+    return (
+        f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,{data}"><figcaption>{caption}</figcaption></figure>'
+    )
+
+
+def _table(table: Table) -> list[str]:
+    out = [f"<p>{_text(line)}</p>" for line in table.heading]
     if table.rows:
         columns = table.shown_columns()
         head = "".join(f"<th{_number(c.align)}>{_text(c.title)}</th>" for c in columns)
@@ -82,11 +114,6 @@ def _section(section: Section) -> list[str]:
         out.append("</tbody></table></div>")
     if table.notes:
         out.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in table.notes) + "</ul>")
-    for block in section.details:
-        lines = "".join(f"<li>{_text(line)}</li>" for line in block.lines)
-        pairs = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in block.pairs)
-        inside = (f"<dl>{pairs}</dl>" if pairs else "") + (f"<ul>{lines}</ul>" if lines else "")
-        out.append(f"<details><summary>{_text(block.summary)}</summary>{inside}</details>")
     return out
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from decodecalc.record import record
 from decodecalc.report.text import plain
 
 FORMATS = ("table", "csv", "json", "markdown")
 
 
-@dataclass(frozen=True)
+@record
 class Column:
     """One column of the human-readable forms: the row's key, its heading, and how a value is worded."""
 
@@ -28,7 +29,7 @@ class Column:
         return plain(self.show(value) if self.show else cell(value))
 
 
-@dataclass(frozen=True)
+@record
 class Table:
     """What a command found. `rows` are flat and go whole into json and csv; `columns` choose what people see.
 
