@@ -33,7 +33,7 @@ figure img { width: 100%; max-width: 60rem; height: auto; background: #fff; bord
 @media print { details > * { display: block; } }
 """
 GOOD = frozenset({"match", "consistent", "passed", "pass", "yes", "ok"})
-BAD = frozenset({"mismatch", "refused", "failed", "fail", "no"})
+BAD = frozenset({"mismatch", "refused", "failed", "fail", "no", "error"})
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,8 @@ def _figure(figure: Figure) -> str:
     """An image of its own (not inline markup): two pictures cannot clash over the names inside them."""
     data = b64encode(figure.svg).decode()
     caption = _text(figure.caption)
-    return (
-        f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,{data}"><figcaption>{caption}</figcaption></figure>'
-    )
+    image = f'<img alt="{caption}" src="data:image/svg+xml;base64,{data}">'
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 def _table(table: Table) -> list[str]:

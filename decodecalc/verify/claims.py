@@ -7,8 +7,8 @@ number is derived from the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from decodecalc.errors import InputError
@@ -106,7 +106,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check of one claim found. spread: of the observed quantity, relative; None where it is exact."""
+    """What one check of one claim found. spread: of the observed quantity, relative; None where it is exact.
+
+    facts: more columns of the claim's rows, for tools that read reports.
+    """
 
     claim: int
     verdict: str
@@ -114,6 +117,7 @@ class Finding:
     how: str = ""
     reason: str = ""
     spread: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def first(self) -> Quantity | None:

@@ -158,6 +158,10 @@ def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
     values: tuple[int, ...] | None = None
     if not plan.is_split:
         config, rule = LaunchConfig(**shape), "unsplit"
+    elif launched == 1:  # the split path with one split: partial states and a merge all the same
+        longest = plan.batch.max_seq_len
+        config = LaunchConfig(num_splits=1, split_rule="size", split_value=longest, **shape)
+        rule = "one split, merged"
     elif name in _COUNT_UNIT_IS_TILE or name in _COUNT_UNIT_IS_KEY:
         unit = 1 if name in _COUNT_UNIT_IS_KEY else plan.tile_keys
         count = requested[0]

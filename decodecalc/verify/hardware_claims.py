@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.roofline import roofline
 from decodecalc.analysis.traffic import traffic
@@ -125,15 +123,10 @@ def intensity(trial: Trial) -> Finding:
         quantities.append(Quantity("share of the memory roof", predicted, share, "of 1"))
         if share > 1:
             verdict, reason = FAIL, "faster than the memory roof: the KV did not all come from memory"
-    return Finding(
-        9, verdict, tuple(quantities), f"bytes by {where}; time as in claim 10", reason, trial.times.total.spread
-    )
-
-
-def shares(trial: Trial) -> dict[str, Any]:
-    """Achieved bytes per second of the total, for figures."""
-    moved = traffic(trial.plan)
-    return {
-        "kv_read_bytes": moved.kv_read_bytes,
-        "achieved_bytes_per_s": moved.kv_read_bytes / trial.times.total.median_s,
+    facts = {
+        "intensity_flop_per_byte": roof.flop / seen if seen else 0.0,
+        "achieved_flop_per_s": roof.flop / total_s,
+        "achieved_bytes_per_s": roof.kv_read_bytes / total_s,
     }
+    how = f"bytes by {where}; time as in claim 10"
+    return Finding(9, verdict, tuple(quantities), how, reason, trial.times.total.spread, facts)

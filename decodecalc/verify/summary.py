@@ -65,6 +65,7 @@ def _finding_fields(finding: Finding) -> dict[str, Any]:
         "how": finding.how,
         "reason": finding.reason,
         "spread": finding.spread,
+        **finding.facts,
         "quantities": [q.to_dict() for q in finding.quantities],
     }
 

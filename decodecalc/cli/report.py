@@ -1,0 +1,35 @@
+"""`decodecalc report`: reports of `verify`, joined and written again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from decodecalc.cli.verify import FORMATS, write_report
+
+
+@click.group("report", epilog="Example:  decodecalc report merge shard1.json shard2.json --report verify-h200")
+def command() -> None:
+    """Join and compare verification reports."""
+
+
+@command.command("merge", epilog="Example:  decodecalc report merge verify-1.json verify-2.json --report verify")
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--report", "base", metavar="BASE", help="Write BASE.json, BASE.md, BASE.html and BASE.*.svg.")
+@click.option("--against", metavar="FILE", help="An earlier run's JSON: show what got worse beyond both spreads.")
+@click.option("--format", "-f", "format_", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file.")
+def merge(files: tuple[str, ...], base: str | None, against: str | None, format_: str, output: str | None) -> int:
+    """Join the JSON files of shards into one report; one file writes its Markdown and page again.
+
+    A check found in several files is taken from the last. Missing shards are named, and the report then fails.
+    """
+    from decodecalc.verify.reports import merge_reports, read_report
+    from decodecalc.verify.summary import compare
+
+    merged = merge_reports([read_report(path) for path in files])
+    if against:
+        merged = replace(merged, comparison=compare(merged.rows, read_report(against).rows))
+    write_report(merged, base, format_, output)
+    return 0 if merged.passed else 1
