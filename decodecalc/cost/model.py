@@ -3,7 +3,8 @@
     T      = launch + stage 1 + (gap + merge, when split)
     stage1 = t_fixed + ( chain**p + sm**p + stream**p + … )**(1/p)
 
-* t_fixed: the first blocks' start, queries and first addresses, before anything streams, and their epilogue.
+* t_fixed: the first blocks' start, queries and first addresses, before anything streams, and their epilogue; t_row for
+  each live query row on top.
 * chain: what the slots need by latency alone: blocks beyond the slots wait, so waves x (tiles x tau), plus a refill for
   each wave after the first. For ragged batches it is the makespan of a list schedule (`schedule.py`), not an average.
 * sm: what the busiest SM needs when its resident blocks share it (tau_loaded).
@@ -38,7 +39,8 @@ class Work:
 
     blocks: live stage-1 blocks; tiles: of the longest block; tiles_total: of all blocks; hbm_bytes: KV read once;
     requested_bytes: KV as the blocks ask for it; launched_blocks: the grid; merge_bytes, merge_blocks, live_splits: of
-    the merge (0 where nothing is split); extra_kernels: kernels besides stage 1 and merge (schedulers).
+    the merge (0 where nothing is split); rows: live query rows of a block; extra_kernels: kernels besides stage 1
+    and merge (schedulers).
     """
 
     blocks: Any
@@ -52,6 +54,7 @@ class Work:
     live_splits: Any
     merge_bytes: Any
     merge_blocks: Any
+    rows: Any = 0
     extra_kernels: Any = 0
 
 
@@ -84,7 +87,7 @@ class Terms:
         return self.stream_s + self.latency_s + self.compute_s + self.tail_s
 
 
-def uniform_chain(blocks: Any, tiles: Any, rates: Rates) -> tuple[Any, Any]:
+def uniform_chain(blocks: Any, tiles: Any, rates: Rates, rows: Any = 0) -> tuple[Any, Any]:
     """Latency of equal blocks on the slots, and the same if fractions of a wave could run: (chain_s, even_s).
 
     Closed form of the list schedule: whole waves. blocks 0 is a launch without work.
@@ -93,9 +96,8 @@ def uniform_chain(blocks: Any, tiles: Any, rates: Rates) -> tuple[Any, Any]:
     waves = np.ceil(ratio)
     even = np.maximum(ratio, np.minimum(waves, 1.0))
     one = np.asarray(tiles) * rates.tau_s
-    return waves * one + np.maximum(waves - 1, 0) * rates.refill_s, even * one + np.maximum(
-        even - 1, 0
-    ) * rates.refill_s
+    refill = rates.refill_s + np.asarray(rows) * rates.row_s
+    return waves * one + np.maximum(waves - 1, 0) * refill, even * one + np.maximum(even - 1, 0) * refill
 
 
 def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
@@ -133,7 +135,7 @@ def step_terms(work: Work, chain_s: Any, even_s: Any, rates: Rates) -> Terms:
     zero = np.zeros_like(body)
     return Terms(
         launch_s=zero + rates.launch_s * (1 + np.asarray(work.extra_kernels)),
-        fixed_s=zero + np.where(has_work, rates.fixed_s, 0.0),
+        fixed_s=zero + np.where(has_work, rates.fixed_s + np.asarray(work.rows) * rates.row_s, 0.0),
         stream_s=zero + stream,
         latency_s=no_compute - stream,
         compute_s=even - no_compute,

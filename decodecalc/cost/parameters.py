@@ -30,12 +30,13 @@ VARIANT: dict[str, tuple[str, str]] = {
     "slots_per_sm": ("1", "blocks that are resident on an SM at once"),
     "t_fixed_s": ("s", "a block without its tiles: start, queries, first addresses, epilogue"),
     "refill_s": ("s", "the same where the block takes over a slot from another: part of it overlaps"),
+    "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
     "tau_unloaded_s": ("s", "one tile in a block that waits only for its own loads"),
     "tau_loaded_s": ("s", "one tile in a block when every slot is taken and the data is in L2"),
 }
 # A kernel may come with its own value of these device parameters.
 PER_KERNEL = ("dependent_launch_gap_s", "merge_fixed_s", "merge_per_split_s", "residual_p90", "overlap_exponent")
-OPTIONAL = ("refill_s", "tau_loaded_s", "launch_stream_s")
+OPTIONAL = ("refill_s", "t_row_s", "tau_loaded_s", "launch_stream_s")
 
 
 class Parameter(NamedTuple):

@@ -176,6 +176,7 @@ def _on_bundled(plan: LaunchPlan, tile: int, rows: int) -> LaunchPlan:
         blocks_per_split=columns,
         tile_keys=tile,
         block_rows=rows,
+        live_rows=min(plan.batch.max_q_len * geo.group, rows),
         state_values=geo.v_dim + STATE_SCALARS if plan.is_split else 0,
         partial_splits=plan.splits.live if plan.is_split else (0,) * plan.batch.size,
         shared_slots=False,
@@ -185,8 +186,8 @@ def _on_bundled(plan: LaunchPlan, tile: int, rows: int) -> LaunchPlan:
 def _plan_chain(plan: LaunchPlan, blocks: Blocks, work: Work, rates: Rates) -> tuple[Any, Any]:
     """Closed form for equal requests cut alike, list schedule otherwise."""
     if plan.batch.is_uniform and isinstance(plan.splits.keys, KeyRanges):
-        return uniform_chain(work.blocks, work.tiles, rates)
-    return makespan(blocks.tiles, rates)
+        return uniform_chain(work.blocks, work.tiles, rates, work.rows)
+    return makespan(blocks.tiles, rates, float(work.rows))
 
 
 def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
@@ -205,6 +206,7 @@ def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
         live_splits=max(plan.partial_splits),
         merge_bytes=moved.partial_read_bytes,
         merge_blocks=plan.merge.launched_blocks if plan.merge else 0,
+        rows=plan.live_rows,
         extra_kernels=scheduler_kernels(plan.engine, plan.kernels),
     )
 
@@ -282,9 +284,10 @@ def _chains(
     work: Work, batches: Batches, found: Launches, tile_keys: int, rates: Rates, where: Any
 ) -> tuple[FloatArray, FloatArray]:
     if batches.is_single_class:
-        return uniform_chain(work.blocks, work.tiles, rates)
+        return uniform_chain(work.blocks, work.tiles, rates, work.rows)
+    rows = np.broadcast_to(np.asarray(work.rows), np.shape(work.blocks)).tolist()
     steps = range(batches.n) if isinstance(where, slice) else where.tolist()
-    pairs = [makespan(_tiles_of_step(batches, found, tile_keys, n), rates) for n in steps]
+    pairs = [makespan(_tiles_of_step(batches, found, tile_keys, n), rates, r) for n, r in zip(steps, rows)]
     chain, even = zip(*pairs)
     return np.array(chain), np.array(even)
 

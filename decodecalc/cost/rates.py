@@ -34,6 +34,7 @@ class Rates:
     exponent: float
     fixed_s: float
     refill_s: float
+    row_s: float
     tau_s: float
     tau_sm_s: float
     merge_fixed_s: float
@@ -80,6 +81,7 @@ def make_rates(
         exponent=max(value("overlap_exponent"), 1.0),
         fixed_s=value("t_fixed_s"),
         refill_s=value("refill_s", value("t_fixed_s")),
+        row_s=value("t_row_s"),
         tau_s=value("tau_unloaded_s"),
         tau_sm_s=value("tau_loaded_s") / slots_per_sm if slots_per_sm > 1 else 0.0,
         merge_fixed_s=value("merge_fixed_s"),

@@ -62,37 +62,38 @@ def launch_order(plan: LaunchPlan) -> Blocks:
     return Blocks(np.repeat(tiles, columns), np.repeat(request, columns), np.repeat(split, columns))
 
 
-def makespan(tiles: IntArray, rates: Rates) -> tuple[float, float]:
+def makespan(tiles: IntArray, rates: Rates, rows: float = 0) -> tuple[float, float]:
     """(chain_s, even_s) of blocks with these tiles, in launch order: the list schedule and its even-spread bound."""
     n = len(tiles)
     if n == 0:
         return 0.0, 0.0
-    one = tiles * rates.tau_s
+    one, refill = tiles * rates.tau_s, rates.refill_s + rows * rates.row_s
     longest = float(one.max())
     excess = max(n / rates.slots - 1, 0.0)
-    even = max(longest, float(one.sum()) / rates.slots) + excess * rates.refill_s
+    even = max(longest, float(one.sum()) / rates.slots) + excess * refill
     if n <= rates.slots:
         return longest, longest
     if longest == float(one.min()):
         waves = -(-n // rates.slots)
-        return waves * longest + (waves - 1) * rates.refill_s, even
+        return waves * longest + (waves - 1) * refill, even
     ends = one[: rates.slots].tolist()
     heapq.heapify(ends)
-    for duration in (one[rates.slots :] + rates.refill_s).tolist():
+    for duration in (one[rates.slots :] + refill).tolist():
         heapq.heapreplace(ends, ends[0] + duration)
     chain = max(ends)
     return chain, min(even, chain)
 
 
-def timeline(blocks: Blocks, rates: Rates, body_s: float | None = None) -> Iterator[Slot]:
+def timeline(blocks: Blocks, rates: Rates, body_s: float | None = None, rows: float = 0) -> Iterator[Slot]:
     """Every block's slot and times, in launch order, stretched so that the last ends at `body_s` (None: as it is)."""
-    chain, _ = makespan(blocks.tiles, rates)
+    chain, _ = makespan(blocks.tiles, rates, rows)
+    refill = rates.refill_s + rows * rates.row_s
     stretch = 1.0 if body_s is None or chain == 0 else body_s / chain
     free = [(0.0, slot) for slot in range(min(rates.slots, len(blocks.tiles)))]
     taken = [False] * len(free)
     for tiles, request, split in zip(blocks.tiles.tolist(), blocks.request.tolist(), blocks.split.tolist()):
         start, slot = heapq.heappop(free)
-        end = start + tiles * rates.tau_s + (rates.refill_s if taken[slot] else 0.0)
+        end = start + tiles * rates.tau_s + (refill if taken[slot] else 0.0)
         taken[slot] = True
         heapq.heappush(free, (end, slot))
         yield Slot(slot, start * stretch, end * stretch, request, split)

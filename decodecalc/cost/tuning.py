@@ -167,10 +167,11 @@ def split_curve(
         launched_blocks=(batches.largest(row_blocks) * geo.kv_heads * batches.batch)[:, None] * counts,
         is_split=split,
         live_splits=counts,
+        rows=np.minimum(batches.max_q_len * geo.group, rows)[:, None],
         merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + 2) * PARTIAL_BYTES, 0),
         merge_blocks=np.where(split, (batches.batch * batches.max_q_len)[:, None] * merge_columns, 0),
     )
-    chain, even = uniform_chain(blocks, tiles, rates)
+    chain, even = uniform_chain(blocks, tiles, rates, work.rows)
     return counts, size, step_terms(work, chain, even, rates).total_s
 
 

@@ -55,6 +55,7 @@ def work_of(
         live_splits=batches.largest(_per_request(found.partials(), batches)),
         merge_bytes=moved.partial_read_bytes,
         merge_blocks=_launched(found, "merge", n),
+        rows=found.live_rows,
         extra_kernels=scheduler_kernels(engine, found.kernels),
     )
 
@@ -81,6 +82,7 @@ def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int,
         blocks_per_split=geo.kv_heads * row_blocks,
         tile_keys=tile_keys,
         block_rows=rows,
+        live_rows=np.minimum(batches.max_q_len * geo.group, rows),
         state_values=geo.v_dim + STATE_SCALARS,
         partial_splits=None,
         shared_slots=False,

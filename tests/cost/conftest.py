@@ -22,6 +22,7 @@ RATES = {
     "exponent": 1.5,
     "fixed_s": 2e-6,
     "refill_s": 0.5e-6,
+    "row_s": 1e-9,
     "tau_s": 0.8e-6,
     "tau_sm_s": 0.3e-6,
     "merge_fixed_s": 1.5e-6,

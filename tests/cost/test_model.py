@@ -34,6 +34,7 @@ def rate_sets(draw: Any) -> Rates:
         exponent=draw(st.floats(1.0, 8.0)),
         fixed_s=draw(times),
         refill_s=draw(times),
+        row_s=draw(st.floats(0, 1e-8)),
         tau_s=draw(times),
         tau_sm_s=draw(st.floats(0, 1e-5)),
         merge_fixed_s=draw(times),
