@@ -52,3 +52,15 @@ def next_power_of_2(n: Any) -> Any:
             v = v | (v >> shift)
         return v + 1
     return 1 << (max(int(n), 1) - 1).bit_length()
+
+
+def distinct(values: Any) -> list[int]:
+    """The distinct whole numbers of an array, ascending. (`np.unique` alone would import numpy.ma at start-up.)
+
+    >>> distinct(np.array([[3, 1], [1, 2]]))
+    [1, 2, 3]
+    """
+    ordered = np.sort(np.asarray(values), axis=None)
+    first = np.ones(len(ordered), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first].tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 
@@ -19,6 +18,8 @@ class Shown:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
+        import html
+
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(str(name))}</th>"
             f"<td style='text-align:left'>{html.escape(_short(value))}</td></tr>"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 
 import click
 
@@ -16,6 +13,8 @@ from decodecalc.report.table import Table, render
 
 def emit(table: Table, format: str, output: str | None = None) -> None:
     """Render `table` and send it where the user wants it."""
+    import shutil
+
     terminal = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size((100, 24)).columns
     write_text(render(table, format, terminal=terminal, width=width), output)
@@ -32,6 +31,9 @@ def write_text(text: str, output: str | None) -> None:
 
 def write_bytes(data: bytes, output: str) -> None:
     """Bytes to a file: written beside it and moved into place, so that a failure leaves no half file."""
+    import tempfile
+    from pathlib import Path
+
     target = Path(output)
     try:
         handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")

@@ -28,7 +28,7 @@ from decodecalc.engines.options import EngineOptions, option
 from decodecalc.engines.wave_efficiency import MAX_SPLITS, fills_without_split, splits_by_wave_efficiency
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
-from decodecalc.intmath import IntArray, cdiv, next_power_of_2, round_up
+from decodecalc.intmath import IntArray, cdiv, distinct, next_power_of_2, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.record import record
 
@@ -472,8 +472,7 @@ class FlashAttention3(Policy):
         busy = np.where(persistent, np.minimum(live_tiles, c.sms), live_tiles)
         main_name = "FlashAttnFwdSm90" if c.arch >= 90 else "FlashAttnFwdSm80"
         stage1 = tuple(
-            KernelArray(main_name, "stage1", grid, int(t), busy, block_n, threads == t)
-            for t in np.unique(threads).tolist()
+            KernelArray(main_name, "stage1", grid, int(t), busy, block_n, threads == t) for t in distinct(threads)
         )
         state_tokens = batches.query_tokens if options.cu_seqlens_q else batches.batch * c.q_len
         combined = (splits > 1) & is_split[:, None]

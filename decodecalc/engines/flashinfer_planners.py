@@ -20,7 +20,7 @@ from decodecalc.engines.flashinfer_rules import (
 )
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
-from decodecalc.intmath import IntArray, cdiv, round_up
+from decodecalc.intmath import IntArray, cdiv, distinct, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.record import record
 
@@ -186,7 +186,7 @@ def tensor_core_launches(
         )
     determinism = "invariant" if disabled else "batch-dependent" if fixed is None else "fixed size"
     tile_keys = np.zeros_like(tile)
-    for rows in np.unique(tile).tolist():
+    for rows in distinct(tile):
         tile_keys[tile == rows] = key_tile(rows, geo, kv, gpu)
     chunk_keys = chunk * kv.page_size
     found = _Chunked(
