@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.model import FloatArray, Terms, Work, step_terms, uniform_chain
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.schedule import Blocks, launch_order, makespan
+from decodecalc.cost.schedule import Blocks, Slot, launch_order, makespan, timeline
 from decodecalc.cost.tuning import MERGE_DIMS, default_variant, row_block
 from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, resolve, wanted_variant
 from decodecalc.cost.work import STATE_SCALARS, on_bundled, scheduler_kernels, work_of
@@ -133,6 +133,28 @@ def predict(
         notes=(note,) if note else (),
         provenance=used,
     )
+
+
+def schedule_of(
+    plan: LaunchPlan,
+    gpu: Gpu | str | None = None,
+    calibration: Calibration | None = None,
+    *,
+    kernel: str = OWN,
+    l2: str = "cold",
+) -> Iterator[Slot]:
+    """Stage 1's blocks on SM slots over time, as `predict` sees them: stretched to the predicted body of stage 1."""
+    from decodecalc.gpus import load_gpu
+
+    device = plan.gpu if gpu is None else load_gpu(gpu)
+    known = calibration or load_calibration(gpu=device)
+    run, found = _as_run(plan, known, kernel)
+    rates, _ = make_rates(known, device, found, l2=l2, dtype=plan.kv.query_dtype)
+    blocks = launch_order(run)
+    chain, even = makespan(blocks.tiles, rates)
+    terms = step_terms(_work_of_plan(run, blocks), chain, even, rates)
+    body = sum(getattr(terms, name) for name in ("stream_s", "latency_s", "tail_s", "compute_s"))
+    return timeline(blocks, rates, float(np.asarray(body).reshape(-1)[0]))
 
 
 def _as_run(plan: LaunchPlan, calibration: Calibration, kernel: str) -> tuple[LaunchPlan, Resolved]:

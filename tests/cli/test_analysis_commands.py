@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from decodecalc.plot import FIGURES
+
 LLAMA = ("--model", "llama3-8b", "--engine", "vllm-triton")
 
 
@@ -110,16 +112,17 @@ def test_explain_tells_the_default_scenario_to_the_byte(call: Any) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("figure", ["occupancy", "splits"])
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+@pytest.mark.parametrize(
+    ("figure", "suffix"), [("occupancy", "svg"), ("splits", "pdf"), *((f, "png") for f in FIGURES)]
+)
 def test_figures_are_written_by_suffix(call: Any, tmp_path: Any, figure: str, suffix: str) -> None:
-    """PNG, SVG and PDF start as such files do."""
+    """Every figure draws its default scenario; PNG, SVG and PDF start as such files do; the data comes along."""
     target = tmp_path / f"f.{suffix}"
     data = tmp_path / "f.csv"
     result = call("plot", figure, *LLAMA[:2], "-o", str(target), "--data", str(data))
     assert result.code == 0, result.err
     assert target.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix])
-    assert "live" in data.read_text().splitlines()[0]
+    assert len(data.read_text().splitlines()) > 2
 
 
 def test_lists_name_what_there_is(call: Any) -> None:
