@@ -1,23 +1,32 @@
 """A launch for a shape, in closed form: no autotuning, a handful of measured constants (NOTES.md has the sweeps).
 
-The measured picture on an H200 (132 SMs, keys of 512 bytes): a few requests with little to read want one tile per
-block, since a block's fixed cost hides nothing; from there on two blocks an SM of small deep-pipelined tiles; and when
-each SM has many tiles, four blocks an SM of large tiles, which then stream without gaps. Unsplit as soon as the
-requests alone give that.
+The measured picture on an H200 (132 SMs, keys of 512 bytes):
+
+* little to read: one tile per block, since nothing hides a block's fixed cost;
+* more: two blocks an SM of half tiles, three stages deep;
+* much: as many blocks as an SM holds, and a number of them that fills whole waves of those slots. Unsplit where the
+  requests alone do that.
 """
 
 from __future__ import annotations
 
+from math import log2
 from typing import Any
 
 from decodecalc_kernels.config import LaunchConfig, cdiv, default_rows, next_power_of_2
 
 # Bytes of keys and values per tile: 64 keys of 128 + 128 bf16 elements. Larger tiles hold fewer blocks per SM.
 TILE_BYTES = 32768
-# Up to this many tiles per SM, one tile a block; up to MANY_TILES two blocks an SM; beyond, four.
+# Up to this many tiles per SM, one tile a block; up to MANY_TILES two blocks an SM; beyond, all slots.
 FEW_TILES = 2
 MANY_TILES = 16
 MAX_SPLITS = 1024  # a merge block reads 512 states a step
+# Resident blocks per SM of the two kernels for much to read, on 227 KiB of shared memory and 64 Ki registers:
+SLOTS_DEEP = 3  # three stages of 32 KiB, two warps: 72 KiB of shared memory
+SLOTS_SHALLOW = 4  # two stages, four warps: 104 registers of 128 threads; also FP8, whose tiles are half as large
+# Share of the slots that must be filled for an unsplit launch, and by how much more a longer grid must fill them.
+GOOD_FILL = 0.9
+BETTER_FILL = 0.01
 
 
 def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
@@ -34,16 +43,19 @@ def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
     return {"merge_splits": splits, "merge_dims": dims, "merge_warps": max(1, min(8, splits * dims // 1024))}
 
 
-def stage1_shape(key_bytes: int, kv_bytes_per_element: int, tiles_per_sm: float) -> dict[str, Any]:
-    """Tile, warps and stages for keys of `key_bytes` (K and V) when an SM has `tiles_per_sm` large tiles to read."""
-    tile = TILE_BYTES // key_bytes
-    tile = max(16, min(64, 1 << max(tile, 1).bit_length() - 1))
-    if kv_bytes_per_element == 1:
-        # Conversions cost instructions: fewer warps with more independent work each, another tile in flight.
-        return {"tile_keys": tile, "warps": 2, "stages": 3}
-    if FEW_TILES < tiles_per_sm <= MANY_TILES:
-        return {"tile_keys": max(16, tile // 2), "warps": 4, "stages": 3}
-    return {"tile_keys": tile, "warps": 4, "stages": 2}
+def wave_fill(blocks: int, slots: int) -> float:
+    """Share of the slots of all whole waves that `blocks` equal blocks occupy."""
+    return blocks / (cdiv(blocks, slots) * slots)
+
+
+def filling_splits(blocks: int, slots: int) -> int:
+    """The smallest split count that fills whole waves of slots about as well as any of the next few does."""
+    best, best_fill = 1, wave_fill(blocks, slots)
+    for count in range(2, slots // blocks + 5):
+        fill = wave_fill(blocks * count, slots)
+        if fill > best_fill + BETTER_FILL:
+            best, best_fill = count, fill
+    return best
 
 
 def default_config(
@@ -77,18 +89,32 @@ def default_config(
     reach = max_seq_len if window is None else min(max_seq_len, window + q_len - 1)
     keys = min(requests * reach, total_keys or requests * reach)
     tiles_per_sm = keys * kv_heads * key_bytes / TILE_BYTES / sm_count
-    shape = stage1_shape(key_bytes, kv_bytes_per_element, tiles_per_sm)
-    shape["rows"] = rows
+
+    tile = max(16, min(128, 1 << round(log2(TILE_BYTES / key_bytes))))
+    if kv_bytes_per_element == 1:
+        tile = min(tile, 64)  # converted in registers: larger tiles spill
+    tile = max(16, min(tile, 4096 // rows))  # scores and running sums are rows · tile registers
+    wide = 2 if rows * next_power_of_2(v_dim) >= 16384 else 1  # fp32 accumulators that would spill in 128 threads
+    unsplit = wave_fill(blocks, SLOTS_SHALLOW * sm_count) >= GOOD_FILL
+    if tiles_per_sm <= FEW_TILES:
+        warps, stages, wanted = 4, 2, cdiv(reach, tile)
+    elif tiles_per_sm <= MANY_TILES:
+        warps, stages, wanted = 4, 3, max(1, 2 * sm_count // blocks)
+        if kv_bytes_per_element == 2 and key_bytes <= 512:
+            tile //= 2
+    elif unsplit:
+        warps, stages, wanted = 4, 2, 1
+    else:
+        # Fewer warps with more independent work each; wide heads need the registers of four.
+        slots = SLOTS_DEEP if kv_bytes_per_element > 1 else SLOTS_SHALLOW
+        warps, stages, wanted = (2 if key_bytes <= 512 else 4), 3, filling_splits(blocks, slots * sm_count)
+    if kv_bytes_per_element == 1:
+        warps, stages = 2, 3  # conversions cost instructions, which two warps issue once per key less
+    shape: dict[str, Any] = {"tile_keys": tile, "rows": rows, "warps": warps * wide, "stages": stages}
     if window is not None:
         shape["window_partition"] = "window"
-    tile = shape["tile_keys"]
-    if num_splits is None:
-        if tiles_per_sm <= FEW_TILES:
-            num_splits = cdiv(reach, tile)
-        else:
-            per_sm = 2 if tiles_per_sm <= MANY_TILES else 4
-            num_splits = max(1, min(per_sm * sm_count // blocks, cdiv(reach, tile)))
-    split_keys = cdiv(cdiv(reach, min(num_splits, MAX_SPLITS)), tile) * tile
+    num_splits = max(1, min(num_splits or wanted, cdiv(reach, tile), MAX_SPLITS))
+    split_keys = cdiv(cdiv(reach, num_splits), tile) * tile
     num_splits = cdiv(reach, split_keys)
     if num_splits == 1:
         return LaunchConfig(**shape)

@@ -68,10 +68,8 @@ def decode_attention_reference(
             continue
         k = gather_cache(k_cache, b, seq_len, page_table, kv_indptr, kv_indices) * k_scale  # [L, kv_heads, D]
         v = gather_cache(v_cache, b, seq_len, page_table, kv_indptr, kv_indices) * v_scale  # [L, kv_heads, Dv]
-        k = k.repeat_interleave(group, dim=1)  # [L, q_heads, D]
-        v = v.repeat_interleave(group, dim=1)  # [L, q_heads, Dv]
-        queries = q[first:last].double()  # [t, q_heads, D]
-        s = torch.einsum("thd,lhd->thl", queries, k) * scale  # [t, q_heads, L]
+        queries = q[first:last].double().unflatten(1, (kv_heads, group))  # [t, kv_heads, group, D]
+        s = torch.einsum("tkgd,lkd->tkgl", queries, k).flatten(1, 2) * scale  # [t, q_heads, L]
         if softcap:
             s = softcap * torch.tanh(s / softcap)
         key = torch.arange(seq_len, device=q.device)  # [L]
@@ -86,6 +84,6 @@ def decode_attention_reference(
             lse[first:last] = torch.logsumexp(torch.cat([s, sink], dim=2), dim=2)
         else:
             lse[first:last] = torch.logsumexp(s, dim=2)
-        weights = torch.exp(s - lse[first:last, :, None])  # [t, q_heads, L]
-        out[first:last] = torch.einsum("thl,lhd->thd", weights, v)
+        weights = torch.exp(s - lse[first:last, :, None]).unflatten(1, (kv_heads, group))  # [t, kv_heads, group, L]
+        out[first:last] = torch.einsum("tkgl,lkd->tkgd", weights, v).flatten(1, 2)
     return out, lse

@@ -153,14 +153,15 @@ def test_graph_replays_with_changed_lengths_equal_eager_bit_for_bit(problem, con
 
 
 def ulps(a, b):
-    """The largest distance between two bf16 tensors, in units of the last place."""
+    """The largest distance between two bf16 tensors in units of the last place, where neither is close to zero."""
     import torch
 
     def ordered(x):
         bits = x.view(torch.int16).int()
         return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
-    return int((ordered(a) - ordered(b)).abs().max())
+    large = a.float().abs() > a.float().pow(2).mean().sqrt()
+    return int((ordered(a) - ordered(b)).abs()[large].max())
 
 
 def test_fixed_split_size_is_bitwise_batch_invariant_and_adaptive_counts_are_not(problem, config, record_property):
@@ -187,9 +188,11 @@ def test_fixed_split_size_is_bitwise_batch_invariant_and_adaptive_counts_are_not
     batch = run((0, 4), adaptive, [16, 4, 1, 8])[1:2]
     alone = run((1, 2), adaptive, [48])
     distance = ulps(batch, alone)
+    differ = float((batch != alone).float().mean())
     record_property("adaptive_ulps", distance)
-    print(f"adaptive split counts: request alone and in a batch differ by up to {distance} bf16 ULP")
-    assert distance > 0
+    print(f"adaptive split counts, request alone against in a batch: {differ:.1%} of the outputs differ, by up to "
+          f"{distance} bf16 ULP among those above the rms")  # fmt: skip
+    assert differ > 0
     assert torch.allclose(batch.float(), alone.float(), atol=1e-2)
 
 
