@@ -176,7 +176,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("share_of_kernel_time", "share", percent),
         *([Column("achieved_kv_bytes_per_s", "KV read", human_rate)] if any_of("achieved_kv_bytes_per_s") else []),
         *([Column("predicted_s", "model", human_seconds)] if any_of("predicted_s") else []),
-        *([Column("s_opt", "S_opt")] if any_of("s_opt") else []),
+        *([Column("s_opt", "S_opt"), Column("best_s", "at S_opt", human_seconds)] if any_of("s_opt") else []),
+        *([Column("saving_s_per_token", "saves/token", human_seconds)] if any_of("saving_s_per_token") else []),
     ]
 
 
@@ -197,6 +198,11 @@ def _notes(audit: Audit) -> list[str]:
             lines.append(f"{group.engine}{versions}: {group.belief.why}")
     for group in audit.groups:
         lines += [f"warning, {group.engine} {grid_text(group.group.stage1.grid)}: {w.text}" for w in group.warnings]
+    if any(group.model.s_opt is not None for group in audit.groups):
+        lines.append(
+            "model: predicted time of the plan with its launches; S_opt: the fastest split count, timed for the "
+            "bundled kernel"
+        )
     if any(group.sm_coverage is not None for group in audit.groups):
         lines.append("coverage: share of the SMs with a live block")
     elif any(group.launched_coverage is not None for group in audit.groups):

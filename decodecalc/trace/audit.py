@@ -105,7 +105,7 @@ class GroupAudit:
         if self.plan is None or not self.lengths_known:
             return ModelSays()
         layers = self.layer.layers if self.layer is not None and not self.layer_inferred else None
-        return model_says(self.plan, layers, self.group.graph)
+        return model_says(self.plan, layers)
 
     @property
     def failed(self) -> tuple[Claim, ...]:

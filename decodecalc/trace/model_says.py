@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from decodecalc.errors import DecodecalcError
+from decodecalc.errors import InputError
 from decodecalc.launch import LaunchPlan
+
+if TYPE_CHECKING:
+    from decodecalc.batch import Batch
+    from decodecalc.geometry import Geometry
+    from decodecalc.gpus import Gpu
+    from decodecalc.kvcache import KvCache
 
 
 @dataclass(frozen=True)
 class ModelSays:
-    """predicted_s: of the plan that ran; s_opt, best_s: of the fastest split count; saving_s_per_token: over all layers
-    of the group's kind. None where the model cannot say."""
+    """predicted_s: of the plan that ran, in the engine's own kernel. s_opt, best_s: of the fastest split count, in the
+    bundled kernel. saving_s_per_token: their difference over all layers of the group's kind, 0 where there is none to
+    be had. None where the model cannot say."""
 
     predicted_s: float | None = None
     s_opt: int | None = None
@@ -20,16 +28,23 @@ class ModelSays:
     saving_s_per_token: float | None = None
 
 
-def model_says(plan: LaunchPlan, layers: int | None, graph: bool) -> ModelSays:
-    """The model on this plan. The plan must have the real lengths."""
-    from decodecalc import cost
+def model_says(plan: LaunchPlan, layers: int | None) -> ModelSays:
+    """The model on this plan, whose lengths must be the real ones. layers: how many of its kind the model has."""
+    from decodecalc.cost import predict
 
     try:
-        predict, choose = (getattr(cost, name, None) for name in ("predict", "choose"))
-        predicted = None if predict is None else predict(plan, launch="graph" if graph else "stream").total_s
-        choice: Any = None if choose is None else choose(plan.geometry, plan.batch, kv=plan.kv, gpu=plan.gpu)
-    except (DecodecalcError, ImportError, OSError):  # a GPU whose bandwidth nobody knows, or no model to ask
+        predicted = predict(plan).total_s
+        s_opt, best = _best(plan.geometry, plan.batch, plan.kv, plan.gpu)
+    except InputError:  # a GPU whose bandwidth nobody knows
         return ModelSays()
-    best = getattr(choice, "total_s", None)
-    saving = (predicted - best) * layers if predicted is not None and best is not None and layers else None
-    return ModelSays(predicted, getattr(choice, "s_opt", None), best, saving)
+    saving = max(predicted - best, 0.0) * layers if layers else None
+    return ModelSays(predicted, s_opt, best, saving)
+
+
+@lru_cache(maxsize=256)
+def _best(geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu) -> tuple[int, float]:
+    """S_opt and its time: the same for every engine of a step."""
+    from decodecalc.cost import choose
+
+    choice = choose(geo, batch, kv=kv, gpu=gpu, engines=[])
+    return choice.s_opt, choice.total_s

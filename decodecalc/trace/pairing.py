@@ -20,7 +20,7 @@ from decodecalc.trace.recognise import MERGE, OTHER, PREFILL, SCHEDULER, STAGE1,
 
 _ROLES = (STAGE1, MERGE, SCHEDULER, PREFILL, OTHER)
 _NONE = -1
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Timing:
     total_s: float
 
     @classmethod
-    def of(cls, durations_s: npt.NDArray[np.float64]) -> Timing:
+    def of(cls, durations_s: npt.NDArray[np.float32]) -> Timing:
         """Summary of durations; NaN marks a launch without a usable time."""
         good = durations_s[np.isfinite(durations_s)]
         if not len(good):
@@ -106,7 +106,7 @@ class _Piece:
     scheduler: KernelShape | None
     rank: int
     device: int
-    times: npt.NDArray[np.float64]
+    times: npt.NDArray[np.float32]
 
 
 def pair(traces: list[Trace], book: NameBook) -> list[LaunchGroup]:
@@ -125,8 +125,8 @@ def _of_log(log: EventLog, book: NameBook, rank: int) -> Iterator[_Piece]:
     shape = np.frombuffer(log.shape, dtype=np.uint32)
     kinds = [book[s.name] for s in log.shapes]
     families = {family: n for n, family in enumerate(dict.fromkeys(k.family for k in kinds))}
-    family_of = np.array([families[k.family] for k in kinds])
-    role_of = np.array([_ROLES.index(k.role) for k in kinds])
+    family_of = np.array([families[k.family] for k in kinds], dtype=np.int8)
+    role_of = np.array([_ROLES.index(k.role) for k in kinds], dtype=np.int8)
     lane = np.frombuffer(log.lane, dtype=np.uint32)
     start = np.frombuffer(log.start, dtype=np.float64)
     graphs = np.unique(np.frombuffer(log.graph_correlations, dtype=np.uint32))
@@ -142,8 +142,8 @@ def _of_sequence(
     log: EventLog, sequence: Ints, role_of: Ints, graphs: npt.NDArray[np.uint32], rank: int, device: int
 ) -> Iterator[_Piece]:
     """Groups of one family on one stream, whose launches are `sequence`, in the order of start."""
-    shape = np.frombuffer(log.shape, dtype=np.uint32)[sequence].astype(np.int64)
-    duration = np.frombuffer(log.duration, dtype=np.float32)[sequence].astype(np.float64)
+    shape = np.frombuffer(log.shape, dtype=np.uint32)[sequence]
+    duration = np.frombuffer(log.duration, dtype=np.float32)[sequence]
     replayed = np.isin(np.frombuffer(log.correlation, dtype=np.uint32)[sequence], graphs)
     stage1, merge, scheduler = (_ROLES.index(r) for r in (STAGE1, MERGE, SCHEDULER))
     roles = role_of[shape]
@@ -160,33 +160,28 @@ def _of_sequence(
         if merged[alike].any():  # the recording ends between this launch and its merge
             heads, merged, scheduled = heads[:-1], merged[:-1], scheduled[:-1]
     after, before = np.minimum(heads + 1, len(roles) - 1), np.maximum(heads - 1, 0)
-    keys = np.stack([shape[heads], np.where(merged, shape[after], _NONE), replayed[heads]], axis=1)
+    # One number for (stage 1, merge or none, graph).
+    merges = np.where(merged, shape[after].astype(np.int64) + 1, 0)
+    keys = (shape[heads].astype(np.int64) * (len(log.shapes) + 1) + merges) * 2 + replayed[heads]
+    nothing = np.float32(np.nan)
     times = np.stack(
-        [duration[heads], np.where(merged, duration[after], np.nan), np.where(scheduled, duration[before], np.nan)],
+        [duration[heads], np.where(merged, duration[after], nothing), np.where(scheduled, duration[before], nothing)],
         axis=1,
     )
-    for members in _equal_rows(keys):
-        own, other, graph = keys[members[0]].tolist()
+    order = np.argsort(keys, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else ():
+        rest, graph = divmod(int(keys[members[0]]), 2)
+        own, other = divmod(rest, len(log.shapes) + 1)
         schedulers = shape[before[members]][scheduled[members]]
         yield _Piece(
             stage1=log.shapes[own],
-            merge=None if other == _NONE else log.shapes[other],
+            merge=log.shapes[other - 1] if other else None,
             graph=bool(graph),
             scheduler=log.shapes[int(np.bincount(schedulers).argmax())] if len(schedulers) else None,
             rank=rank,
             device=device,
             times=times[members],
         )
-
-
-def _equal_rows(rows: Ints) -> list[Ints]:
-    """Indices of equal rows, together."""
-    if not len(rows):
-        return []
-    _, inverse = np.unique(rows, axis=0, return_inverse=True)
-    inverse = np.asarray(inverse).reshape(-1)
-    order = np.argsort(inverse, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1)
 
 
 def _group(pieces: list[_Piece], book: NameBook) -> LaunchGroup:

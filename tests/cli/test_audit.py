@@ -51,6 +51,20 @@ def test_a_right_trace_passes(call: Any, trace: str) -> None:
     assert payload["inputs"]["gpu"] == "h200-sxm"
 
 
+def test_the_model_says_what_a_better_split_buys(call: Any, data_dir: Path) -> None:
+    """One KV head, 32k keys: the fixed splits of both Triton kernels cost more than S_opt, over all layers."""
+    trace = str(data_dir / "traces" / "h200_b.json.gz")
+    result = call("audit", trace, "--model", "llama3-70b", "--tp", "8", "--seq-lens", "32768", "--format", "json")
+    assert result.code == 0, result.out
+    for row in result.rows:
+        assert row["predicted_s"] > 0
+        assert row["layers"] == 80
+        if row["engine"] != "flash-attention-3":
+            assert row["s_opt"] > row["splits_launched"]
+            assert row["saving_s_per_token"] == pytest.approx((row["predicted_s"] - row["best_s"]) * 80)
+            assert row["saving_s_per_token"] > 0
+
+
 def test_wrong_inputs_fail(call: Any, trace: str) -> None:
     """Exit code 1, and the difference is spelled out."""
     result = call("audit", trace, *LLAMA, "--batch", "16", "--context", "2000")

@@ -62,10 +62,11 @@ class Case:
 
     def audit(self, events: Any, **known: Any) -> Audit:
         """The trace held against what ran."""
-        name, _, version = self.engine.partition("@")
+        # The version is said: another version's launch may be just the one that was planted.
+        name, version = self.plan.engine, self.plan.version
         said: dict[str, Any] = {
             "layer_groups": (LayerGroup("all", 1, self.geometry),), "ragged": self.batch, "kv": self.kv,
-            "options": self.options, "engines": ((name, version or None),),
+            "options": self.options, "engines": ((name, version),),
         }  # fmt: skip
         path = self.kineto(events, device=DEVICES[self.gpu])
         return audit_traces([path], Known(**{**said, **known}))

@@ -100,6 +100,19 @@ def test_nsys_sqlite_marks_graph_nodes(step: Any, nsys_sqlite: Callable[..., str
     assert all(e.graph for e in read_trace(nsys_sqlite(step, graph=True), everything).log.events())
 
 
+def test_nsys_sqlite_says_that_graphs_were_recorded_as_a_whole(step: Any, nsys_sqlite: Callable[..., str]) -> None:
+    """nsys traces graphs as units unless told otherwise: their kernels are missing, and the note names the flag."""
+    path = nsys_sqlite(step)
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER, graphId INTEGER)")
+    db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, 1)", [(n, n + 1) for n in range(5)])
+    db.commit()
+    db.close()
+    (note,) = read_trace(path, everything).notes
+    assert "5 CUDA-graph launches" in note
+    assert "--cuda-graph-trace=node" in note
+
+
 @pytest.mark.parametrize("unit", ["ns", "us"])
 def test_nsys_csv(step: Any, nsys_csv: Callable[..., str], unit: str) -> None:
     """cuda_gpu_trace in either unit, below the tool's chatter, copies left out."""

@@ -7,6 +7,7 @@ events is a Chrome trace as well.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import itertools
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from decodecalc.errors import InputError
-from decodecalc.trace.events import MAX_DURATION_S, Annotation, EventLog, Trace, TraceDevice, whole
+from decodecalc.trace.events import MAX_DURATION_S, MAX_SHAPES, Annotation, EventLog, Trace, TraceDevice, whole
 from decodecalc.trace.readers import Progress
 
 _BUFFER_BYTES = 1 << 14  # larger buffers make yajl slower: its events are handed over in lists that outgrow the cache
@@ -114,8 +115,10 @@ def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progre
 
 
 def _fill(log: EventLog, items: Iterator[Any], annotations: list[Annotation], seen: list[int]) -> None:
-    """The events into the log. Kernels are the many: the branch of the unwanted ones does as little as it can."""
+    """The events into the log. Kernels are the many: the branches of unwanted ones and of repeated launches do as
+    little as they can."""
     verdict_of, n, kernels, total_s = log.verdicts.get, 0, 0, 0.0
+    repeat, learn = _repeats(log)
     try:
         for event in items:
             n += 1
@@ -123,11 +126,15 @@ def _fill(log: EventLog, items: Iterator[Any], annotations: list[Annotation], se
                 category = event.get("cat")
                 if category in _KERNEL_CATEGORIES:
                     duration_s = event["dur"] * 1e-6
-                    if verdict_of(event["name"]) is False and 0.0 <= duration_s < MAX_DURATION_S:
+                    usual = 0.0 <= duration_s < MAX_DURATION_S
+                    if usual and (verdict_of(event["name"]) is False or repeat(event, duration_s)):
                         kernels += 1
                         total_s += duration_s
                     else:
+                        kept = len(log)
                         _add_kernel(log, event, duration_s)
+                        if len(log) > kept:
+                            learn(event)
                 elif category in _RUNTIME_CATEGORIES:
                     if event["name"] in _GRAPH_LAUNCHES:
                         log.mark_graph(int(event["args"]["correlation"]))
@@ -140,6 +147,45 @@ def _fill(log: EventLog, items: Iterator[Any], annotations: list[Annotation], se
         seen[0] = n
         log.kernels += kernels
         log.kernel_s += total_s
+
+
+def _repeats(log: EventLog) -> tuple[Callable[[dict[str, Any], float], bool], Callable[[dict[str, Any]], None]]:
+    """A shorter way to `log.add` for the launches that make up a trace: complete, not replayed, and equal but for their
+    times to one learnt before. (repeat, learn): `repeat` says False, having done nothing, where it does not apply, and
+    leaves counting to the caller; `learn` takes the event that was added last."""
+    seen: dict[tuple[Any, ...], tuple[int, int]] = {}
+    known = seen.get
+    start, duration, correlation = log.start.append, log.duration.append, log.correlation.append
+    shape, lane = log.shape.append, log.lane.append
+
+    def key(event: dict[str, Any], args: dict[str, Any]) -> tuple[Any, ...]:
+        gx, gy, gz = args["grid"]
+        bx, by, bz = args["block"]
+        launch = (event["name"], gx, gy, gz, bx, by, bz, args["device"], args["stream"])
+        return (*launch, args.get("registers per thread"), args.get("shared memory"))
+
+    def repeat(event: dict[str, Any], duration_s: float) -> bool:
+        try:
+            args = event["args"]
+            found = known(key(event, args))
+            if found is None or _is_replay(args):
+                return False
+            number, start_s = args["correlation"] & 0xFFFFFFFF, event["ts"] * 1e-6
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        start(start_s)
+        duration(duration_s)
+        shape(found[0])
+        lane(found[1])
+        correlation(number)
+        return True
+
+    def learn(event: dict[str, Any]) -> None:
+        if len(seen) < MAX_SHAPES:
+            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+                seen[key(event, event["args"])] = (log.shape[-1], log.lane[-1])
+
+    return repeat, learn
 
 
 def _add_kernel(log: EventLog, event: dict[str, Any], duration_s: float) -> None:
@@ -160,8 +206,13 @@ def _add_kernel(log: EventLog, event: dict[str, Any], duration_s: float) -> None
         correlation if type(correlation) is int else 0,
         args.get("registers per thread"),
         args.get("shared memory"),
-        bool(args.get("graph node id") or args.get("graph id")),
+        _is_replay(args),
     )
+
+
+def _is_replay(args: dict[str, Any]) -> bool:
+    """Newer Kineto names the graph node a kernel was replayed from; 0 is none."""
+    return bool(args.get("graph node id") or args.get("graph id"))
 
 
 def _header(ijson: Any, file: Any) -> tuple[str | None, dict[str, Any]]:

@@ -17,6 +17,7 @@ from decodecalc.trace.events import Annotation, EventLog, Trace, TraceDevice, wh
 from decodecalc.trace.readers import Progress
 
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _NEEDED = ("start", "end")
 # Column -> what stands in where an older export has none.
 _OPTIONAL = (
@@ -64,9 +65,23 @@ def _read(
                 f"what comes before)"
             ) from None
         notes.append(f"{path}: the SQLite file is damaged after {log.kernels} kernels; what comes before is audited")
+    notes += _whole_graphs(path, connection, tables)
     return Trace(
         path, "nsys sqlite", log, _devices(connection, tables), None, _annotations(connection, tables), tuple(notes)
     )
+
+
+def _whole_graphs(path: str, connection: sqlite3.Connection, tables: set[str]) -> list[str]:
+    """A session that traced CUDA graphs as units (the default) has none of their kernels."""
+    if _GRAPHS not in tables:
+        return []
+    launches = connection.execute(f"SELECT count(*) FROM {_GRAPHS}").fetchone()[0]
+    if not launches:
+        return []
+    return [
+        f"{path}: {launches} CUDA-graph launches are recorded as a whole, without their kernels: profile with "
+        f"--cuda-graph-trace=node to see them"
+    ]
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
