@@ -33,6 +33,7 @@ _COUNTS_UNIT_IS_TILE = ("flash-attention-3",)
 _SIZE = ("flashinfer",)
 MAX_ACCUMULATOR = 16384  # rows x value width of one block at four warps: fp32 sums in 128 registers of each thread
 MAX_WARPS = 8
+SHARED_SHARE = 0.9  # of a block's shared memory for keys and values; queries and weights need the rest
 
 
 @dataclass(frozen=True)
@@ -190,14 +191,34 @@ def _shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
     warps = tuning.warps
     while warps < MAX_WARPS and rows * width > MAX_ACCUMULATOR * warps // 4:
         warps *= 2
+    tile = _exact_tile(plan, tuning)
     return {
-        "tile_keys": _exact_tile(plan, tuning),
+        "tile_keys": tile,
         "rows": rows,
         "rows_used": plan.live_rows,
         "warps": warps,
-        "stages": tuning.stages,
+        "stages": _stages_that_fit(plan, tile, tuning.stages),
         "idle_requests": _idle_requests(plan),
+        **_merge(plan),
     }
+
+
+def _merge(plan: LaunchPlan) -> dict[str, Any]:
+    """The bundled launcher's own merge for this many splits."""
+    from decodecalc_kernels.heuristic import merge_shape
+
+    rows = plan.batch.size * plan.batch.max_q_len * plan.geometry.q_heads
+    shape: dict[str, Any] = merge_shape(plan.splits.launched, rows, plan.geometry.v_dim) if plan.is_split else {}
+    return shape
+
+
+def _stages_that_fit(plan: LaunchPlan, tile_keys: int, stages: int) -> int:
+    """Loads in flight that shared memory holds: a variant of another width may be too large for this one."""
+    most = plan.gpu.max_smem_bytes_per_block
+    if most is None:
+        return stages
+    tile_bytes = tile_keys * plan.kv.bytes_per_key(plan.geometry) / plan.geometry.kv_heads
+    return max(1, min(stages, int(SHARED_SHARE * most // tile_bytes)))
 
 
 def row_blocks(plan: LaunchPlan) -> int:

@@ -144,7 +144,9 @@ def measure_sweep(trial: Trial) -> Sweep:
 def time_at(trial: Trial, choice: Any, splits: int, longest: int) -> Timed:
     """One point of the sweep: the chosen tile, warps and stages, splits of one size."""
     from decodecalc_kernels import LaunchConfig
+    from decodecalc_kernels.heuristic import merge_shape
 
+    batch, geo = trial.plan.batch, trial.plan.geometry
     shape = {
         "tile_keys": choice.tile_keys, "rows": choice.rows, "warps": choice.warps or 4, "stages": choice.stages or 3,
         "window_partition": "window",
@@ -153,9 +155,9 @@ def time_at(trial: Trial, choice: Any, splits: int, longest: int) -> Timed:
         config = LaunchConfig(**shape)
     else:
         size = cdiv(cdiv(longest, choice.tile_keys), splits) * choice.tile_keys
-        config = LaunchConfig(num_splits=splits, split_rule="size", split_value=size, **shape)
+        merge = merge_shape(splits, batch.size * batch.max_q_len * geo.q_heads, geo.v_dim)
+        config = LaunchConfig(num_splits=splits, split_rule="size", split_value=size, **shape, **merge)
     space, out = trial.workspace(config), trial.output()
-    window = trial.plan.geometry.window
     return trial.time(
-        lambda layer: trial.launch(config, layer, workspace=space, out=out, split_values=None, window=window)
+        lambda layer: trial.launch(config, layer, workspace=space, out=out, split_values=None, window=geo.window)
     )

@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from decodecalc.batch import Batch
 from decodecalc.launch import LaunchPlan
-from decodecalc.verify.execution import Execution
+from decodecalc.verify.execution import BUNDLED, Execution
 from decodecalc.verify.suites import Case
+
+if TYPE_CHECKING:
+    from decodecalc.verify.inputs import Inputs
 
 MOST_WORKERS = 10
 WARM_KEYS = 64
@@ -46,7 +50,8 @@ def jobs_of(cases: Sequence[Case], runs: dict[str, Execution]) -> list[Job]:
 def _key(plan: LaunchPlan, run: Execution) -> str:
     """What decides the compiled code: geometry, cache, query tokens and the launch, its counts aside."""
     config = run.launch.replace(num_splits=2, split_value=1, split_unit=1, idle_requests=0)
-    return f"{plan.geometry}|{plan.kv}|{plan.batch.max_q_len}|{run.launch.direct}|{run.window}|{config}"
+    tokens = plan.batch.max_q_len
+    return f"{plan.engine == BUNDLED}|{plan.geometry}|{plan.kv}|{tokens}|{run.launch.direct}|{run.window}|{config}"
 
 
 def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> None:
@@ -81,4 +86,30 @@ def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> Non
             decode_attention(inputs.q, inputs.k, inputs.v, **args)
             if config is base:
                 record_launch(inputs.q, inputs.k, inputs.v, **args)
+    if plan.engine == BUNDLED:
+        _compile_merges(plan, run, inputs)
     device.synchronize()
+
+
+def _compile_merges(plan: LaunchPlan, run: Execution, inputs: Inputs) -> None:
+    """The merges of a sweep over split counts: their shape follows the count."""
+    import contextlib
+
+    import torch
+
+    from decodecalc_kernels import Workspace, decode_attention
+    from decodecalc_kernels.heuristic import merge_shape
+
+    tokens, q_heads, v_dim = inputs.out_shape
+    rows = plan.batch.size * plan.batch.max_q_len * q_heads
+    out = torch.empty(inputs.out_shape, dtype=inputs.q.dtype, device=inputs.q.device)
+    for splits in (2**i for i in range(1, 10)):
+        config = run.launch.replace(
+            num_splits=splits, split_rule="size", split_value=WARM_KEYS, **merge_shape(splits, rows, v_dim)
+        )
+        space = Workspace.allocate(tokens, q_heads, v_dim, splits, str(inputs.q.device), tokens)
+        with contextlib.suppress(Exception):
+            decode_attention(
+                inputs.q, inputs.k, inputs.v, **inputs.arguments(), config=config, workspace=space, out=out,
+                window=run.window, run="merge",
+            )  # fmt: skip
