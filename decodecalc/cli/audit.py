@@ -109,6 +109,7 @@ def _known(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
     known = Known(
         layer_groups=layers.layer_groups if layers else (),
         model_kv_heads=layers.model_kv_heads if layers else None,
+        whole_model=values["model"] is not None,
         requests=_counts(values["batch"], "--batch"),
         contexts=_counts(values["context"], "--context"),
         ragged=ragged,

@@ -75,7 +75,7 @@ def _row(audit: GroupAudit) -> dict[str, Any]:
         "why": plain(audit.belief.why),
         "family": group.family,
         "layer_group": audit.layer.name if audit.layer else None,
-        "layers": audit.layer.layers if audit.layer and not audit.layer_inferred else None,
+        "layers": audit.layers,
         "kernel": plain(function_name(group.stage1.name)[:MOST_KERNEL_NAME]),
         "path": audit.path,
         "graph_replay": group.graph,

@@ -50,7 +50,7 @@ MOST_REQUESTS = 1024  # vLLM's largest default of max_num_seqs: an inferred batc
 class GroupAudit:
     """One launch group, judged. plan: what should have run, None where nothing can be said; versions: those of the
     engine's releases whose plan agrees. note: what is missing, refused or assumed. explanation: settings under which a
-    mismatch would be right. sm_count: of the GPU it ran on."""
+    mismatch would be right. layers: how many the model has of this layer. sm_count: of the GPU it ran on."""
 
     group: LaunchGroup
     belief: Belief
@@ -62,6 +62,7 @@ class GroupAudit:
     version: str | None = None
     versions: tuple[str, ...] = ()
     layer: LayerGroup | None = None
+    layers: int | None = None
     plan: LaunchPlan | None = None
     lengths: str = UNKNOWN
     inferred: tuple[str, ...] = ()
@@ -90,11 +91,6 @@ class GroupAudit:
         return self.plan is not None and self.lengths == GIVEN and self.status != MISMATCH
 
     @property
-    def layer_inferred(self) -> bool:
-        """Whether the layer is made up from the launch: how many there are of it is then unknown."""
-        return "heads" in self.inferred
-
-    @property
     def context(self) -> int | None:
         """Keys of the longest request; None while the lengths are not known."""
         return self.plan.batch.max_seq_len if self.plan is not None and self.lengths_known else None
@@ -104,8 +100,7 @@ class GroupAudit:
         """What the time model says about this launch, where the lengths are known."""
         if self.plan is None or not self.lengths_known:
             return ModelSays()
-        layers = self.layer.layers if self.layer is not None and not self.layer_inferred else None
-        return model_says(self.plan, layers)
+        return model_says(self.plan, self.layers)
 
     @property
     def failed(self) -> tuple[Claim, ...]:
@@ -402,6 +397,7 @@ class _Judge:
             version=best.version,
             versions=versions,
             layer=best.candidate.layer,
+            layers=best.candidate.layer.layers if self.known.whole_model and "heads" not in inferred else None,
             plan=best.plan,
             lengths=best.candidate.lengths,
             inferred=inferred,

@@ -33,12 +33,14 @@ GIVEN, ANNOTATED, UNKNOWN = "given", "annotated", "unknown"
 class Known:
     """What the user says about the traced run. Empty or None where nothing was said.
 
+    whole_model: layer groups know how many layers there are of each (they are a model's, not one layer by hand).
     requests: batch sizes; contexts: lengths of uniform batches; ragged: one batch with every length. engines: (name,
     version) pairs to hold launches against, None for whoever launched them.
     """
 
     layer_groups: tuple[LayerGroup, ...] = ()
     model_kv_heads: int | None = None
+    whole_model: bool = True
     requests: tuple[int, ...] = ()
     contexts: tuple[int, ...] = ()
     ragged: Batch | None = None
