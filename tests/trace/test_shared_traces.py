@@ -104,7 +104,7 @@ def test_every_exact_claim_holds_where_the_inputs_are_known(trace: Path) -> None
         assert ("merge grid" in checked) == (found.group.merge is not None)
         assert found.group.launches == ROUNDS
         assert found.achieved_bytes_per_s is not None
-        assert 0 < found.achieved_bytes_per_s < 4.8e12  # an H200 has 4.8 TB/s, and L2 was cold
+        assert 1e9 < found.achieved_bytes_per_s < 2e13  # 4.8 TB/s from memory, more from L2; a slip of units is 1000x
     assert {"path", "split bound", "tile rows", "tile keys"} <= {
         c.what for c in groups["flash-attention-3"].claims
     } or (groups["flash-attention-3"].path == "unsplit")
