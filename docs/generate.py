@@ -33,7 +33,11 @@ def commands() -> str:
         *_option_table(scenario.values()),
     ]
     for name, command in found.items():
-        if command is not None:
+        if isinstance(command, click.Group):
+            out += [f"## {name}", "", _prose(inspect.cleandoc(command.help or "")), ""]
+            for sub, inner in command.commands.items():
+                out += _command(f"{name} {sub}", inner, scenario, level=3)
+        elif command is not None:
             out += _command(name, command, scenario)
     return "\n".join(out) + "\n"
 
@@ -60,10 +64,10 @@ def _contract() -> list[str]:
     ]
 
 
-def _command(name: str, command: click.Command, scenario: dict[str, click.Option]) -> list[str]:
+def _command(name: str, command: click.Command, scenario: dict[str, click.Option], level: int = 2) -> list[str]:
     ctx = click.Context(command, info_name=f"decodecalc {name}")
     arguments = [p.make_metavar(ctx) for p in command.params if isinstance(p, click.Argument)]
-    out = [f"## {name}", "", _prose(inspect.cleandoc(command.help or "")), ""]
+    out = [f"{'#' * level} {name}", "", _prose(inspect.cleandoc(command.help or "")), ""]
     out += ["```text", " ".join(["decodecalc", name, *arguments, "[OPTIONS]"]), "```", ""]
     if command.epilog:
         out += [f"Example: `{' '.join(command.epilog.removeprefix('Example:').split())}`", ""]
