@@ -1,0 +1,87 @@
+"""A plan as a launch of the bundled kernel: the kernel's own arithmetic on it gives the plan's key ranges."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decodecalc import Batch, Geometry, KvCache, load_gpu, plan
+from decodecalc.errors import GateError
+from decodecalc.verify.execution import execution_of, predicted_kernels
+from decodecalc_kernels import live
+
+GPU = load_gpu("h200")
+ENGINES = ("bundled", "vllm-triton", "sglang-triton", "flash-decoding", "flash-attention-2", "flash-attention-3",
+           "flashinfer", "flex-decoding", "paged-attention-v2")  # fmt: skip
+GEOMETRIES = (Geometry(32, 8, 128), Geometry(28, 4, 128), Geometry(8, 1, 256), Geometry(8, 8, 64))
+
+
+def device_ranges(run, length, request, q_len=1):
+    """Key ranges by decodecalc_kernels.live, the functions that the kernel itself compiles."""
+    config, window = run.launch, run.window or 0
+    clamp = config.window_partition == "window"
+    keys = length - live.first_key(length, q_len, window, int(clamp))
+    if config.direct:
+        size = keys
+    elif config.split_rule == "size":
+        size = config.split_value
+    elif config.split_rule == "count":
+        size = live.split_keys_of(keys, config.split_value, config.split_unit)
+    elif config.split_rule == "counts":
+        size = live.split_keys_of(keys, max(1, run.split_values[request]), config.split_unit)
+    else:
+        size = run.split_values[request]
+    return live.splits(length, size, config.num_splits, q_len=q_len, window=window, clamp=clamp, tile=config.tile_keys)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    engine=st.sampled_from(ENGINES),
+    geometry=st.sampled_from(GEOMETRIES),
+    lens=st.lists(st.integers(1, 9000), min_size=1, max_size=6),
+)
+def test_every_regular_rule_runs_as_planned(engine, geometry, lens):
+    try:
+        planned = plan(engine, geometry, Batch(lens), kv=KvCache(), gpu=GPU)
+    except GateError:
+        return
+    run = execution_of(planned)
+    assert not run.unsupported
+    for r, length in enumerate(lens):
+        assert device_ranges(run, length, r) == list(planned.splits.keys[r])
+
+
+@settings(max_examples=30, deadline=None)
+@given(lens=st.lists(st.integers(1, 3000), min_size=1, max_size=4), window=st.integers(1, 600))
+def test_windows_walk_the_keys_that_the_plan_reads(lens, window):
+    geometry = Geometry(8, 2, 128, window=window)
+    for engine in ("vllm-triton", "bundled"):
+        planned = plan(engine, geometry, Batch(lens), kv=KvCache(), gpu=GPU)
+        run = execution_of(planned)
+        for r, length in enumerate(lens):
+            walked = [b - a for a, b in device_ranges(run, length, r)]
+            assert sum(walked) == planned.keys_read[r]
+            assert sum(w > 0 for w in walked) == planned.splits.working[r]
+
+
+def test_idle_query_blocks_of_vllm_are_launched_too():
+    planned = plan("vllm-triton", Geometry(32, 8, 128), Batch.uniform(16, 2560), kv=KvCache(), gpu=GPU)
+    (stage1, merge) = predicted_kernels(planned, execution_of(planned))
+    assert stage1.blocks == planned.stage1.launched_blocks == 20 * 8 * 16
+    assert merge.grid[1] == 16
+
+
+def test_what_the_kernel_cannot_run_says_why():
+    latent = Geometry(128, 1, 576, 512, mla=True)
+    irregular = plan("flashmla", latent, Batch([4000, 100]), kv=KvCache(page_size=64), gpu=GPU)
+    assert "equal splits" in execution_of(irregular).unsupported
+    eight_bit = plan("flash-decoding", Geometry(8, 8, 128), Batch([100]), kv=KvCache("int8"), gpu=GPU)
+    assert "int8" in execution_of(eight_bit).unsupported
+
+
+@pytest.mark.parametrize("engine", ["vllm-triton", "sglang-triton", "bundled"])
+def test_the_pipeline_fits_shared_memory(engine):
+    planned = plan(engine, Geometry(8, 1, 256), Batch.uniform(1, 8192), kv=KvCache(), gpu=GPU)
+    config = execution_of(planned).launch
+    assert config.tile_keys * config.stages * 2 * 256 * 2 < GPU.max_smem_bytes_per_block

@@ -1,0 +1,88 @@
+"""Reports on disk: the JSON form, the journal, joining of shards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from decodecalc.errors import InputError
+from decodecalc.verify.reports import SCHEMA, Journal, make_report, merge_reports, read_report
+
+
+def row(case="c", claim=3, verdict="pass"):
+    return {"case": case, "claim": claim, "verdict": verdict, "scenario": case, "engine": "e", "observed": float("nan"),
+            "quantities": [], "reason": "", "kv_read_bytes": 1}  # fmt: skip
+
+
+def test_a_report_is_json_with_one_row_a_line_and_reads_back(tmp_path):
+    report = make_report({"device": "x", "shard": None}, [row(), row("d", verdict="fail")])
+    path = tmp_path / "r.json"
+    path.write_text(report.to_json(), encoding="utf-8")
+    data = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert data["schema"] == SCHEMA
+    assert not data["summary"]["passed"]
+    assert sum(line.startswith('{"case"') for line in path.read_text().splitlines()) == 2
+    again = read_report(str(path))
+    assert [r["case"] for r in again.rows] == ["c", "d"]
+    assert again.verdict == report.verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "schema"),
+        ('{"schema": "decodecalc/verify/9"}', "verify/9"),
+        (f'{{"schema": "{SCHEMA}", "inputs": {{}}, "rows": [{{}}]}}', "damaged"),
+        (f'{{"schema": "{SCHEMA}", "inputs": {{}}, "rows": 3}}', "damaged"),
+    ],
+)
+def test_other_files_are_refused_by_name(tmp_path, text, message):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_report(str(path))
+
+
+def test_a_missing_file_is_refused():
+    with pytest.raises(InputError, match="cannot be read"):
+        read_report("nowhere.json")
+
+
+def test_shards_join_and_a_missing_one_is_named():
+    parts = [make_report({"shard": f"{i}/3"}, [row(f"c{i}")]) for i in (1, 2, 3)]
+    whole = merge_reports(parts)
+    assert len(whole.rows) == 3
+    assert whole.passed
+    partial = merge_reports(parts[:2])
+    assert not partial.passed
+    assert "3/3" in partial.verdict
+
+
+def test_a_check_found_twice_is_taken_from_the_last_file():
+    merged = merge_reports([make_report({}, [row(verdict="fail")]), make_report({}, [row()])])
+    assert [r["verdict"] for r in merged.rows] == ["pass"]
+
+
+def test_an_interrupted_part_keeps_the_whole_from_passing():
+    assert not merge_reports([make_report({"interrupted": True}, [row()])]).passed
+
+
+def test_the_journal_gives_back_finished_cases_and_drops_a_line_cut_off(tmp_path):
+    journal = Journal(str(tmp_path / "j"), "key")
+    assert journal.read() == []
+    journal.start()
+    journal.add([row("a")])
+    journal.add([row("b")])
+    with open(journal.path, "a") as file:
+        file.write('[{"case": "c"')
+    assert [rows[0]["case"] for rows in journal.read()] == ["a", "b"]
+    journal.remove()
+    assert journal.read() == []
+
+
+def test_the_journal_of_another_run_is_refused(tmp_path):
+    Journal(str(tmp_path / "j"), "one").start()
+    with pytest.raises(InputError, match="another run"):
+        Journal(str(tmp_path / "j"), "two").read()
