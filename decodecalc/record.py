@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:
 
-    def dataclass_transform(**_):  # noqa: D103 - typing_extensions' meaning, without the dependency
+    def dataclass_transform(**_):  # typing_extensions' meaning, without the dependency
         return lambda decorator: decorator
 
 

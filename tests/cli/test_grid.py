@@ -61,27 +61,10 @@ def test_the_three_split_counts_are_kept_apart(call: Any) -> None:
 def test_row_keys_that_other_tools_rely_on_are_there(call: Any) -> None:
     """The contract's keys, and lists where it says lists."""
     keys = [
-        "engine",
-        "version",
-        "layer_group",
-        "layers",
-        "batch",
-        "context",
-        "path",
-        "grid",
-        "launched_blocks",
-        "live_blocks",
-        "sm_count",
-        "sm_coverage",
-        "waves",
-        "splits_requested",
-        "splits_launched",
-        "splits_live",
-        "s_star",
-        "s_opt",
-        "merge_grid",
-        "gates",
-    ]
+        "engine", "version", "layer_group", "layers", "batch", "context", "path", "grid", "launched_blocks",
+        "live_blocks", "sm_count", "sm_coverage", "waves", "splits_requested", "splits_launched", "splits_live",
+        "s_star", "s_opt", "merge_grid", "gates",
+    ]  # fmt: skip
     result = call("grid", "--model", "llama3-8b", "--engine", "all", "--format", "json")
     payload = json.loads(result.out)
     assert payload["schema"] == "decodecalc/grid/1"
