@@ -77,6 +77,7 @@ def command(**values: Any) -> int:
     all hold; 1: one does not, or could not be checked; 3: no GPU, torch or Triton. Several GPUs: start it with
     torchrun, or give each machine a --shard.
     """
+    from decodecalc.engines import load_policies
     from decodecalc.verify.claims import claim_numbers
     from decodecalc.verify.ranks import Ranks
     from decodecalc.verify.suites import cases, deal, parse_shard
@@ -94,6 +95,7 @@ def command(**values: Any) -> int:
     interpreted = values["kind"] == "interpreter"
     scenarios, label = _scenarios(values, interpreted)
     engines = list(dict.fromkeys(name for s in scenarios for name in s.engines))
+    load_policies(engines)  # a name that does not exist fails before a device is looked for
     options = resolve_opts(values["opts"], values["batch_invariant"], engines)
     inputs: dict[str, Any] = {
         **label,
@@ -116,9 +118,11 @@ def command(**values: Any) -> int:
     run = _Run(device, gpu, ranks, values, claims, inputs, everyone)
     rows, interrupted = run.rows(planned)
     if ranks.world > 1:
+        if interrupted:
+            return run.stopped()
         gathered = ranks.gather(rows)
         if gathered is None:
-            return 0
+            return run.handed_over()
         rows = [row for part in gathered for row in part]
         order = {case.id: i for i, case in enumerate(everyone)}
         rows.sort(key=lambda row: (order.get(row["case"], 0), row["claim"]))
@@ -306,14 +310,23 @@ class _Run:
             report = replace(report, comparison=compare(report.rows, before.rows))
         write_report(report, self._values["base"], self._values["format_"], self._values["output"])
         if interrupted:
-            where = self._values["base"] or self._values["output"]
-            kept = f"; {where} holds what was finished" if where else ""
-            again = ", --resume goes on" if self._values["base"] else ""
-            click.echo(f"interrupted{kept}{again}", err=True)
-            return 130
+            return self.stopped(self._values["base"] or self._values["output"])
+        self.handed_over()
+        return 0 if report.passed else 1
+
+    def handed_over(self) -> int:
+        """The rows are in the report (of rank 0): the journal is not needed any more."""
         if self._journal is not None:
             self._journal.remove()
-        return 0 if report.passed else 1
+        return 0
+
+    def stopped(self, where: str | None = None) -> int:
+        """Say what Ctrl-C left and how to go on; the exit code."""
+        where = where or (self._journal.path if self._journal else None)
+        kept = f"; {where} holds what was finished" if where else ""
+        again = ", --resume goes on" if self._journal else ""
+        click.echo(f"interrupted{kept}{again}", err=True)
+        return 130
 
 
 def write_report(report: Report, base: str | None, format_: str, output: str | None) -> None:
