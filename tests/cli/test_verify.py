@@ -14,7 +14,8 @@ import pytest
 HAS_KERNELS = find_spec("torch") is not None and find_spec("triton") is not None
 needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="needs torch and triton (pip install 'decodecalc[verify]')")
 TINY = ("verify", "--device", "interpreter", "--q-heads", "2", "--kv-heads", "1", "--head-dim", "16",
-        "--seq-lens", "40,9", "--engine", "flash-decoding", "--opt", "num_splits=3", "--opt", "tile_keys=16")  # fmt: skip
+        "--seq-lens", "40,9", "--engine", "flash-decoding", "--opt", "num_splits=3",
+        "--opt", "tile_keys=16")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
