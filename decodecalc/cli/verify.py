@@ -6,6 +6,7 @@ import hashlib
 import json
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -368,6 +369,7 @@ class _Display:
         self._counts: dict[int, dict[str, int]] = {}
         self._now = ""
         self._live: Any = None
+        self._began = time.monotonic()
 
     def __enter__(self) -> _Display:
         if self._shown:
@@ -393,7 +395,11 @@ class _Display:
             q = finding.first
             numbers = f" {q.name}: {amount(q.predicted, q.unit)} / {amount(q.observed, q.unit)}" if q else ""
             reason = f" ({finding.reason})" if finding.reason else ""
-            click.echo(plain(f"{case.id} claim {finding.claim}: {finding.verdict}{numbers}{reason}"), err=True)
+            elapsed = time.monotonic() - self._began
+            click.echo(
+                plain(f"{elapsed:7.1f} s  {case.id} claim {finding.claim}: {finding.verdict}{numbers}{reason}"),
+                err=True,
+            )
         self.say(f"{case.id}: claim {finding.claim}")
 
     def case(self) -> None:
@@ -404,6 +410,8 @@ class _Display:
     def compiling(self, done: int, total: int) -> None:
         """Kernels compiled so far."""
         self.say(f"compiling kernels: {done} of {total}")
+        if self._verbose and done == total:
+            click.echo(f"{time.monotonic() - self._began:7.1f} s  compiled kernels for {total} launches", err=True)
 
     def say(self, text: str) -> None:
         """What is going on."""

@@ -30,6 +30,7 @@ li, p, dd { overflow-wrap: anywhere; } dl { display: grid; grid-template-columns
 dt { color: #888; } dd { margin: 0; } footer { color: #888; margin-top: 2rem; font-size: .85rem; }
 figure { margin: 1rem 0; } figcaption { color: #888; font-size: .85rem; }
 figure img { width: 100%; max-width: 60rem; height: auto; background: #fff; border-radius: 4px; }
+@media (max-width: 40rem) { th, td { padding: .3rem; white-space: normal; } td.number { white-space: nowrap; } }
 @media print { details > * { display: block; } }
 """
 GOOD = frozenset({"match", "consistent", "passed", "pass", "yes", "ok"})

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from decodecalc.verify.reports import Report
 
 MOST_CURVES = 6
+SIZE = (6.4, 4.2)  # inches: at a phone's width the letters are still as large as the page's small print
 
 
 def figures(report: Report) -> dict[str, tuple[bytes, str]]:
@@ -46,6 +47,7 @@ def _times(rows: Sequence[Any]) -> tuple[bytes, str] | None:
     if not timed:
         return None
     with figure("slide") as (fig, ax):
+        fig.set_size_inches(*SIZE)
         engines = list(dict.fromkeys(r["engine"] for r in timed))
         low = min(min(r["total_s"], r["predicted_total_s"]) for r in timed) * 1e6 / 1.3
         high = max(max(r["total_s"], r["predicted_total_s"]) for r in timed) * 1e6 * 1.3
@@ -78,6 +80,7 @@ def _errors(rows: Sequence[Any]) -> tuple[bytes, str] | None:
         ("roofline", "roofline_s"),
     )
     with figure("slide") as (fig, ax):
+        fig.set_size_inches(*SIZE)
         for i, (label, key) in enumerate(series):
             found = sorted(100 * abs(r[key] - r["total_s"]) / r["total_s"] for r in timed if r.get(key))
             if found:
@@ -101,6 +104,7 @@ def _splits(rows: Sequence[Any]) -> tuple[bytes, str] | None:
     if not chosen:
         return None
     with figure("slide") as (fig, ax):
+        fig.set_size_inches(*SIZE)
         for i, r in enumerate(chosen):
             best = min(t for _, t in r["split_times_s"])
             splits, times = [s for s, _ in r["split_times_s"]], [t / best for _, t in r["split_times_s"]]
