@@ -61,11 +61,11 @@ _V28 = replace(_V30, capture=CaptureRules(append_max_seqs=False, append_decode_s
 _V27 = replace(_V28, capture=replace(_V28.capture, blackwell_ceiling=512))
 _V24 = replace(_V27, int4_launcher=False, cache_dtypes=("bf16", "fp16", "fp32", "fp8", "int8"))
 _V23 = replace(_V24, tuned_large_head=False, non_causal=False, fp8_needs_sm89=False)
+_V20 = replace(_V23, capture=replace(_V23.capture, append_max_tokens=False))
 _V19 = replace(
-    _V23,
+    _V20,
     kernels=("kernel_unified_attention_2d", "kernel_unified_attention_3d"),
     cache_dtypes=("bf16", "fp16", "fp32", "fp8"),
-    capture=replace(_V23.capture, append_max_tokens=False),
 )
 _V16 = replace(_V19, capture=replace(_V19.capture, interactivity=False))
 _V15 = replace(_V16, batch_invariant_gate=False)
@@ -90,7 +90,8 @@ VERSIONS = (
     _version("0.28.0", "0.28.0", "0.28.0", _V28, "capture sizes to 1024 on compute capability 10.x"),
     _version("0.27.1", "0.25.0", "0.27.1", _V27, "packed INT4 caches"),
     _version("0.24.0", "0.24.0", "0.24.0", _V24, "head dim 256 tuned for compute capability 10.x"),
-    _version("0.23.0", "0.20.0", "0.23.0", _V23, "one kernel for both paths; max_num_batched_tokens is captured"),
+    _version("0.23.0", "0.20.1", "0.23.0", _V23, "max_num_batched_tokens is a capture size"),
+    _version("0.20.0", "0.20.0", "0.20.0", _V20, "one kernel for both paths"),
     _version("0.19.1", "0.17.0", "0.19.1", _V19, "interactivity mode"),
     _version("0.16.0", "0.16.0", "0.16.0", _V16, "the launcher honours VLLM_BATCH_INVARIANT"),
     _version("0.15.1", "0.14.0", "0.15.1", _V15, "split kernels skip tiles outside the window"),
