@@ -4,9 +4,9 @@ v1 walks a whole request per block and keeps all its scores in shared memory; v2
 keys and reduces them. vLLM picks one of them for each step: v1 where it fits and either one partition or enough blocks
 make v2 pointless. Neither shares keys over the group: KV is read once per query head, whatever kv_heads is.
 
-Read from vLLM's source distributions 0.2.2, 0.6.6.post1, 0.7.3, 0.10.2 and 0.11.0: vllm/attention/ops/paged_attn.py
-(forward_decode), csrc/attention/paged_attention_v1.cu, paged_attention_v2.cu, attention_kernels.cuh. The kernels were
-removed from vLLM in 2026-07.
+Read from vLLM's source distributions 0.2.2, 0.6.6.post1, 0.7.3, 0.10.2, 0.11.0 and 0.11.2:
+vllm/attention/ops/paged_attn.py (forward_decode), csrc/attention/paged_attention_v1.cu, paged_attention_v2.cu,
+attention_kernels.cuh. The kernels were removed from vLLM in 2026-07.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class PagedAttention(Policy):
         PolicyVersion(
             "0.6.6.post1",
             "vllm 0.6.6.post1: vllm/attention/ops/paged_attn.py, csrc/attention/paged_attention_v{1,2}.cu",
-            ("0.6.6", "0.11.0"),
+            ("0.6.6", "0.11.2"),
             Rules(),
-            "removed in 2026-07; the rule did not change from 0.2.2 to 0.11.0",
+            "removed in 2026-07; the rule did not change from 0.2.2 to 0.11.2",
         ),
         PolicyVersion(
             "0.2.2",

@@ -32,6 +32,7 @@ TRITON_WARPS = 4  # the fallback is launched without num_warps: Triton's default
 MAX_TRITON_TILE = 128  # MAX_TRITON_BLOCK_SIZE
 ODD_TRITON_TILE = 32  # tile for block sizes that are not a power of two (544 of Qwen3-Next)
 MFMA4_GROUP = 4  # CDNA: groups up to this take the 4-row kernel
+_CDNA = ("gfx90a", "gfx942", "gfx950")  # _ON_GFX9 up to 0.26.0
 
 
 @record
@@ -41,8 +42,8 @@ class Rules:
     partition_keys; max_keys: longest step of the custom kernel. cdna: prefixes of gfx names on the CDNA branch.
     rdna: whether there is a gfx11/gfx12 branch. reads_window: the custom kernel also takes sliding windows (and reads
     every key). single_reduce: the reduce kernel runs for one partition too. capped_tile: the fallback's tile is at
-    most 128 keys, 32 for odd block sizes. triton_fallback: what fails the gates goes to Triton, not to
-    paged-attention-v1/-v2. threads of a custom block.
+    most 128 keys. odd_tile: it is 32 for block sizes that are no power of two, else the block. triton_fallback: what
+    fails the gates goes to Triton, not to paged-attention-v1/-v2. threads of a custom block.
     """
 
     partition_keys: int = 256
@@ -52,6 +53,7 @@ class Rules:
     reads_window: bool = False
     single_reduce: bool = True
     capped_tile: bool = True
+    odd_tile: bool = True
     triton_fallback: bool = True
     threads: int = 256
 
@@ -100,16 +102,23 @@ class RocmPaged(Policy):
         PolicyVersion("0.33.0", "vllm 0.33.0", ("0.27.0", "0.33.0"), Rules()),
         PolicyVersion(
             "0.26.0",
-            "vllm 0.25.1 and 0.26.0: the same files",
-            ("0.25.1", "0.26.0"),
-            Rules(cdna=("gfx9",)),
+            "vllm 0.21.0 to 0.26.0: the same files",
+            ("0.21.0", "0.26.0"),
+            Rules(cdna=_CDNA),
             "gfx1250 is not yet on the CDNA branch",
         ),
         PolicyVersion(
+            "0.20.2",
+            "vllm 0.14.0 to 0.20.2: the same files",
+            ("0.14.0", "0.20.2"),
+            Rules(cdna=_CDNA, capped_tile=False),
+            "the fallback's tile is the block size, 32 where that is no power of two",
+        ),
+        PolicyVersion(
             "0.11.0",
-            "vllm 0.10.2 and 0.11.0: vllm/attention/ops/chunked_prefill_paged_decode.py, vllm/platforms/rocm.py",
-            ("0.10.2", "0.11.0"),
-            Rules(cdna=("gfx90a", "gfx942", "gfx950"), capped_tile=False),
+            "vllm 0.10.2 to 0.13.0: vllm/attention/ops/chunked_prefill_paged_decode.py, vllm/platforms/rocm.py",
+            ("0.10.2", "0.13.0"),
+            Rules(cdna=_CDNA, capped_tile=False, odd_tile=False),
             "the fallback's tile is the block size",
         ),
         PolicyVersion(
@@ -118,8 +127,8 @@ class RocmPaged(Policy):
             ("0.6.6", "0.7.3"),
             Rules(
                 partition_keys=512, max_keys=32768, cdna=("gfx90a", "gfx940", "gfx941", "gfx942"), rdna=False,
-                reads_window=True, single_reduce=False, capped_tile=False, triton_fallback=False,
-                threads=512,
+                reads_window=True, single_reduce=False, capped_tile=False, odd_tile=False,
+                triton_fallback=False, threads=512,
             ),
             "partitions of 512 keys, up to 32768 keys; the fallback was paged-attention-v1 or -v2",
         ),
@@ -166,8 +175,10 @@ class RocmPaged(Policy):
         live = cdiv(lens, split_keys)
         power_of_2 = kv.page_size & (kv.page_size - 1) == 0
         triton_tile = kv.page_size
-        if rules.capped_tile:
-            triton_tile = min(kv.page_size, MAX_TRITON_TILE) if power_of_2 else ODD_TRITON_TILE
+        if not power_of_2 and rules.odd_tile:
+            triton_tile = ODD_TRITON_TILE
+        elif rules.capped_tile:
+            triton_tile = min(kv.page_size, MAX_TRITON_TILE)
         rows = 4 if arch == "cdna" and geo.group <= MFMA4_GROUP else 16
         state_bytes = geo.v_dim * 2 + 8  # partial output in the query's type, sum and max as fp32
         live_blocks = geo.kv_heads * batches.total(live)

@@ -7,7 +7,7 @@ from typing import Any
 from decodecalc.batch import Batch
 from decodecalc.engines.base import PolicyVersion
 from decodecalc.geometry import Geometry
-from decodecalc.installed.checks import THING, AnyOf, Check, Computes, Constant, Defined, Launches, Local
+from decodecalc.installed.checks import THING, AnyOf, Check, Computes, Constant, Defined, Launches, Local, Uses
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
 
@@ -436,6 +436,14 @@ ROCM_PAGED_CHECKS = (
     Check(
         "keys of a partition", ROCM_PAGED, Local("chunked_prefill_paged_decode", "_PARTITION_SIZE_ROCM"),
         lambda v: v.rules.partition_keys, lambda r: r.triton_fallback,
+    ),
+    Check(
+        "the fallback has a tile of its own for blocks that are no power of two", ROCM_PAGED,
+        Uses("chunked_prefill_paged_decode", "is_pow2"), lambda v: v.rules.odd_tile, lambda r: r.triton_fallback,
+    ),
+    Check(
+        "the fallback's tile has a limit", ROCM_PAGED, Uses("chunked_prefill_paged_decode", "MAX_TRITON_BLOCK_SIZE"),
+        lambda v: v.rules.capped_tile, lambda r: r.triton_fallback,
     ),
 )  # fmt: skip
 
