@@ -141,9 +141,8 @@ def key_blocks(head_dim: int) -> tuple[int, int]:
 
 
 def default_rows(q_len: int, group: int, v_dim: int) -> int:
-    """Query rows per block: the packed rows, at least 16 (tensor cores), at most what fp32 accumulators allow.
-
-    64 rows × 256 elements or 32 × 512 take 128 registers of each of 128 threads; beyond that they spill.
+    """Query rows per block: the packed rows, at least 16 (tensor cores), at most 64, and what fp32 accumulators allow:
+    64 rows × 512 elements take 128 registers of each of 256 threads.
     """
-    limit = max(16, min(64, 16384 // next_power_of_2(v_dim)))
+    limit = max(16, min(64, 32768 // next_power_of_2(v_dim)))
     return min(limit, max(16, next_power_of_2(q_len * group)))

@@ -24,6 +24,8 @@ MAX_SPLITS = 1024  # a merge block reads 512 states a step
 # Resident blocks per SM of the two kernels for much to read, on 227 KiB of shared memory and 64 Ki registers:
 SLOTS_DEEP = 3  # three stages of 32 KiB, two warps: 72 KiB of shared memory
 SLOTS_SHALLOW = 4  # two stages, four warps: 104 registers of 128 threads; also FP8, whose tiles are half as large
+SLOTS_WIDE = 2  # wider keys
+WIDE_KEY_BYTES = 512
 # Share of the slots that must be filled for an unsplit launch, and by how much more a longer grid must fill them.
 GOOD_FILL = 0.9
 BETTER_FILL = 0.01
@@ -83,34 +85,41 @@ def default_config(
     """
     v_dim = head_dim if v_dim is None else v_dim
     group = q_heads // kv_heads
-    rows = default_rows(q_len, group, v_dim)
-    blocks = requests * kv_heads * cdiv(q_len * group, rows)  # unsplit
     key_bytes = (head_dim if mla else head_dim + v_dim) * kv_bytes_per_element
     reach = max_seq_len if window is None else min(max_seq_len, window + q_len - 1)
     keys = min(requests * reach, total_keys or requests * reach)
     tiles_per_sm = keys * kv_heads * key_bytes / TILE_BYTES / sm_count
+    fp8, wide_key = kv_bytes_per_element == 1, key_bytes > WIDE_KEY_BYTES
+
+    rows = default_rows(q_len, group, v_dim)
+    heavy = rows > 16 and next_power_of_2(v_dim) >= 512  # DeepSeek's absorbed heads: arithmetic, not bytes
+    if heavy and tiles_per_sm <= MANY_TILES:
+        rows, heavy = 16, False  # more blocks; the key is read once per 16 rows, mostly from L2
+    blocks = requests * kv_heads * cdiv(q_len * group, rows)  # unsplit
+    two_per_sm = max(1, 2 * sm_count // blocks)
 
     tile = max(16, min(128, 1 << round(log2(TILE_BYTES / key_bytes))))
-    if kv_bytes_per_element == 1:
+    if fp8:
         tile = min(tile, 64)  # converted in registers: larger tiles spill
     tile = max(16, min(tile, 4096 // rows))  # scores and running sums are rows · tile registers
-    wide = 2 if rows * next_power_of_2(v_dim) >= 16384 else 1  # fp32 accumulators that would spill in 128 threads
-    unsplit = wave_fill(blocks, SLOTS_SHALLOW * sm_count) >= GOOD_FILL
-    if tiles_per_sm <= FEW_TILES:
-        warps, stages, wanted = 4, 2, cdiv(reach, tile)
+    if heavy:
+        tile, warps, stages, wanted = 64, 8, 2, two_per_sm
+    elif tiles_per_sm <= FEW_TILES:
+        warps, stages, wanted = 4, 2, min(two_per_sm, cdiv(reach, tile))
     elif tiles_per_sm <= MANY_TILES:
-        warps, stages, wanted = 4, 3, max(1, 2 * sm_count // blocks)
-        if kv_bytes_per_element == 2 and key_bytes <= 512:
-            tile //= 2
-    elif unsplit:
+        warps, stages, wanted = 4, 3, two_per_sm
+        if not fp8 and not wide_key:
+            tile = max(16, tile // 2)
+    elif wave_fill(blocks, SLOTS_SHALLOW * sm_count) >= GOOD_FILL:
         warps, stages, wanted = 4, 2, 1
     else:
-        # Fewer warps with more independent work each; wide heads need the registers of four.
-        slots = SLOTS_DEEP if kv_bytes_per_element > 1 else SLOTS_SHALLOW
-        warps, stages, wanted = (2 if key_bytes <= 512 else 4), 3, filling_splits(blocks, slots * sm_count)
-    if kv_bytes_per_element == 1:
-        warps, stages = 2, 3  # conversions cost instructions, which two warps issue once per key less
-    shape: dict[str, Any] = {"tile_keys": tile, "rows": rows, "warps": warps * wide, "stages": stages}
+        # Fewer warps with more independent work each; wide values need the registers of four.
+        warps, stages = (2 if v_dim <= 128 else 4), 3
+        slots = SLOTS_SHALLOW if fp8 else SLOTS_WIDE if wide_key else SLOTS_DEEP
+        wanted = filling_splits(blocks, slots * sm_count)
+    if fp8 and not heavy:
+        warps, stages = (2 if v_dim <= 128 else 4), 3  # conversions cost instructions; two warps repeat fewer
+    shape: dict[str, Any] = {"tile_keys": tile, "rows": rows, "warps": warps, "stages": stages}
     if window is not None:
         shape["window_partition"] = "window"
     num_splits = max(1, min(num_splits or wanted, cdiv(reach, tile), MAX_SPLITS))

@@ -49,8 +49,8 @@ class Problem:
     """One decode step with random data. See `decode_attention` for shapes."""
 
     seq_lens: list[int]
-    q_heads: int = 4
-    kv_heads: int = 2
+    q_heads: int = 2
+    kv_heads: int = 1
     head_dim: int = 64
     v_dim: int | None = None
     page: int = 16

@@ -63,4 +63,4 @@ def test_a_split_count_from_outside_is_kept_up_to_whole_tiles(count):
 def test_rows_hold_the_group_up_to_what_registers_allow():
     assert default_rows(1, 4, 128) == 16
     assert default_rows(1, 71, 128) == 64
-    assert default_rows(1, 128, 512) == 32
+    assert default_rows(1, 128, 512) == 64
