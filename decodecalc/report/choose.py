@@ -114,19 +114,19 @@ def _times(value: float) -> str:
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     groups = len({row["layer_group"] for row in rows}) > 1
     return [
-        Column("engine", "engine", align="left"),
+        Column("engine", "engine", align="left", rank=0),
         *([Column("layer_group", "layers", align="left")] if groups else []),
         Column("batch", "batch"),
         Column("context", "keys"),
         Column("s_star", "S*"),
         Column("s_opt", "S_opt"),
         Column("s_opt_s", "at S_opt", human_seconds),
-        Column("splits_live", "its S"),
-        Column("rule_s", "our kernel", human_seconds),
-        Column("regret", "regret", _times),
-        Column("own_kernel_s", "its kernel", human_seconds),
-        Column("flag", "set", align="left"),
-        Column("flag_s", "then", human_seconds),
+        Column("splits_live", "its S", rank=0),
+        Column("rule_s", "our kernel", human_seconds, rank=3),
+        Column("regret", "regret", _times, rank=2),
+        Column("own_kernel_s", "its kernel", human_seconds, rank=0),
+        Column("flag", "set", align="left", rank=0),
+        Column("flag_s", "then", human_seconds, rank=0),
     ]
 
 

@@ -55,11 +55,11 @@ def fields_table(name: str) -> Table:
         return "; ".join(f"{cell(a['value'])} ({a['source']})" for a in value) if isinstance(value, list) else ""
 
     columns = [
-        Column("field", "field", align="left"),
-        Column("value", "value", align="left"),
+        Column("field", "field", align="left", rank=0),
+        Column("value", "value", align="left", rank=0),
         Column("unit", "unit", align="left"),
         Column("confidence", "confidence", align="left"),
-        Column("source", "source", align="left"),
+        Column("source", "source", align="left", rank=0),
         Column("alternatives", "other sources say", others, align="left"),
         Column("note", "note", align="left"),
     ]

@@ -139,22 +139,22 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     def splits(value: Any) -> str:
         return summary(value) if isinstance(value, list) else cell(value)
 
-    columns = [Column("engine", "engine", align="left")]
+    columns = [Column("engine", "engine", align="left", rank=0)]
     columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
     columns += [Column("batch", "batch"), Column("context", "keys")]
     columns += [Column("q_len", "q")] if varies("q_len") else []
     return [
         *columns,
         Column("path", "path", align="left"),
-        Column("grid", "grid", grid_text, align="left"),
-        Column("launched_blocks", "launched"),
-        Column("live_blocks", "live"),
-        Column("sm_coverage", "coverage", percent),
-        Column("waves", "waves", lambda v: f"{v:.2f}"),
+        Column("grid", "grid", grid_text, align="left", rank=0),
+        Column("launched_blocks", "launched", rank=2),
+        Column("live_blocks", "live", rank=0),
+        Column("sm_coverage", "coverage", percent, rank=0),
+        Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
         Column("splits_requested", "req", splits),
         Column("splits_launched", "launch"),
         Column("splits_live", "live", splits),
-        Column("s_star", "S*"),
-        *([Column("s_opt", "S_opt")] if any(r["s_opt"] is not None for r in rows) else []),
-        Column("merge_grid", "merge grid", grid_text, align="left"),
+        Column("s_star", "S*", rank=0),
+        *([Column("s_opt", "S_opt", rank=0)] if any(r["s_opt"] is not None for r in rows) else []),
+        Column("merge_grid", "merge grid", grid_text, align="left", rank=2),
     ]

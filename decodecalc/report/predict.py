@@ -109,25 +109,25 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     def varies(key: str) -> bool:
         return len({str(row.get(key)) for row in rows}) > 1
 
-    columns = [Column("engine", "engine", align="left"), Column("kernel", "kernel", align="left")]
+    columns = [Column("engine", "engine", align="left", rank=0), Column("kernel", "kernel", align="left")]
     columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
     return [
         *columns,
         Column("batch", "batch"),
-        Column("context", "keys"),
+        Column("context", "keys", rank=0),
         Column("splits_live", "live"),
-        Column("total_s", "time", human_seconds),
-        Column("low_s", "low", human_seconds),
-        Column("high_s", "high", human_seconds),
+        Column("total_s", "time", human_seconds, rank=0),
+        Column("low_s", "low", human_seconds, rank=0),
+        Column("high_s", "high", human_seconds, rank=0),
         Column("token_s", "token", human_seconds),
-        Column("bound", "bound by", lambda v: BOUNDS[v], align="left"),
-        Column("launch_s", "launch", human_seconds),
-        Column("fixed_s", "start", human_seconds),
-        Column("stream_s", "stream", human_seconds),
-        Column("latency_s", "latency", human_seconds),
-        Column("tail_s", "tail", human_seconds),
-        Column("gap_s", "gap", human_seconds),
-        Column("merge_s", "merge", human_seconds),
+        Column("bound", "bound by", lambda v: BOUNDS[v], align="left", rank=0),
+        Column("launch_s", "launch", human_seconds, rank=2),
+        Column("fixed_s", "start", human_seconds, rank=2),
+        Column("stream_s", "stream", human_seconds, rank=2),
+        Column("latency_s", "latency", human_seconds, rank=2),
+        Column("tail_s", "tail", human_seconds, rank=2),
+        Column("gap_s", "gap", human_seconds, rank=2),
+        Column("merge_s", "merge", human_seconds, rank=2),
         Column("roofline_s", "roofline", human_seconds),
         Column("overhead_plus_bytes_s", "ovh+bytes", human_seconds),
         *([Column("extrapolated", "extrapolated", lambda v: f"{len(v)} parameters" if v else cell("no"))]

@@ -14,12 +14,16 @@ FORMATS = ("table", "csv", "json", "markdown")
 
 @record
 class Column:
-    """One column of the human-readable forms: the row's key, its heading, and how a value is worded."""
+    """One column of the human-readable forms: the row's key, its heading, and how a value is worded.
+
+    rank: what a narrow terminal leaves out first, the highest; 0 always stays.
+    """
 
     key: str
     title: str
     show: Callable[[Any], str] | None = None
     align: str = "right"
+    rank: int = 1
 
     def text(self, row: Mapping[str, Any]) -> str:
         """The cell's text; a dash where there is no value."""
@@ -106,7 +110,11 @@ def render(table: Table, format: str, *, terminal: bool = False, width: int = 10
         return _csv(table)
     if format == "markdown":
         return _markdown(table)
-    return _rich(table, width) if terminal else _aligned(table)
+    if terminal:
+        from decodecalc.report.terminal import render_terminal
+
+        return render_terminal(table, width)
+    return _aligned(table)
 
 
 def _json(table: Table) -> str:
@@ -173,24 +181,3 @@ def _aligned(table: Table) -> str:
     if table.notes:
         lines += ["", *table.notes]
     return "\n".join(lines) + "\n"
-
-
-def _rich(table: Table, width: int) -> str:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    console = Console(width=width, force_terminal=True, highlight=False)
-    grid = RichTable(box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.shown_columns():
-        grid.add_column(column.title, justify="left" if column.align == "left" else "right", overflow="fold")
-    for r in table.shown_rows():
-        grid.add_row(*(Text(c.text(r)) for c in table.shown_columns()))
-    with console.capture() as capture:
-        for line in table.heading:
-            console.print(Text(line, style="dim" if line.startswith("defaults") else "bold"))
-        console.print(grid)
-        for note in table.notes:
-            console.print(Text(note))
-    return capture.get()
