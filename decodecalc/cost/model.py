@@ -1,19 +1,26 @@
 """The time model: how long one layer's launches take, for whole arrays of steps.
 
     T      = launch + stage 1 + (gap + merge, when split)
-    stage1 = t_fixed + ( chain**p + sm**p + stream**p + … )**(1/p)
+    stage1 = start + W(slots) for every full wave + W(blocks left) for the last one
+    W(k)   = ( w**p + sm(k)**p + (k · stream)**p + … )**(1/p)        k equal blocks side by side
 
-* t_fixed: the first blocks' start, queries and first addresses, before anything streams, and their epilogue; t_row for
-  each live query row on top.
-* chain: what the slots need by latency alone: blocks beyond the slots wait, so waves x (tiles x tau), plus a refill for
-  each wave after the first. For ragged batches it is the makespan of a list schedule (`schedule.py`), not an average.
-* sm: what the busiest SM needs when its resident blocks share it (tau_loaded).
-* stream: useful bytes over the sustained rate, or all requested bytes over the L2's, whichever is longer.
+* start: t_fixed, the first block's way to its first tile and its epilogue, plus t_block for every further block of the
+  first wave (blocks start one after the other, and their first loads queue up).
+* w: one block by latency alone: its tiles x tau, plus what it costs to take over a slot and t_row per live query row.
+  tau grows from tau_unloaded (a block alone on the device) to tau_loaded (one on every SM) with the logarithm of the
+  blocks: requests of different SMs meet in the crossbar and the memory channels before any of them is full.
+* sm(k): an SM whose resident blocks share its pipes (tau_busy).
+* stream: a block's share of the useful bytes over the sustained rate, or of all requested bytes over the L2's.
 * also in the sum: executed FLOP over the tensor peak (matters only for MLA-like groups) and the launching of the
   grid's blocks (matters only for grids of thousands of idle blocks).
 
 The smooth maximum is measured, not chosen: p is 1 where nothing overlaps and infinite where the slower one hides the
-other. Every term grows with keys and blocks and falls with bandwidth and SMs, so the total does.
+other. Ragged batches take their waves from a list schedule (`schedule.py`), not from an average.
+
+Laws: time does not fall when keys, batch or layers grow at a fixed split count, nor rise with bandwidth. More SMs never
+hurt a launch that then fits in one wave, nor when their number doubles. In between, a last wave of few blocks is
+exposed longer the more of the launch ran before it: so on the device, where 640 blocks on 528 slots took 577 µs and 512
+blocks of the same work 481.
 
 Sources of the structure: measurements of kernels on an H200 (reports/h200/accuracy.md) and published timings of H200
 and H100 (reports/public-backtest.md).
@@ -22,6 +29,7 @@ and H100 (reports/public-backtest.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -87,17 +95,68 @@ class Terms:
         return self.stream_s + self.latency_s + self.compute_s + self.tail_s
 
 
-def uniform_chain(blocks: Any, tiles: Any, rates: Rates, rows: Any = 0) -> tuple[Any, Any]:
-    """Latency of equal blocks on the slots, and the same if fractions of a wave could run: (chain_s, even_s).
+@dataclass(eq=False, repr=False)
+class Bodies:
+    """Stage 1 after its start, [N] each: as scheduled, with the work spread evenly over the slots, and that without the
+    tensor cores' share."""
 
-    Closed form of the list schedule: whole waves. blocks 0 is a launch without work.
-    """
-    ratio = np.asarray(blocks) / rates.slots
-    waves = np.ceil(ratio)
-    even = np.maximum(ratio, np.minimum(waves, 1.0))
-    one = np.asarray(tiles) * rates.tau_s
-    refill = rates.refill_s + np.asarray(rows) * rates.row_s
-    return waves * one + np.maximum(waves - 1, 0) * refill, even * one + np.maximum(even - 1, 0) * refill
+    scheduled_s: Any
+    even_s: Any
+    no_compute_s: Any
+
+
+def tile_time(blocks: Any, rates: Rates) -> Any:
+    """tau of a launch of that many blocks."""
+    crowd = np.log2(np.clip(blocks, 1, rates.sm_count)) / max(log2(rates.sm_count), 1.0)
+    return rates.tau_s + (rates.tau_loaded_s - rates.tau_s) * crowd
+
+
+def block_time(tiles: Any, blocks: Any, rows: Any, rates: Rates) -> Any:
+    """w: seconds of a block of that many tiles by latency alone."""
+    return np.asarray(tiles) * tile_time(blocks, rates) + rates.refill_s + np.asarray(rows) * rates.row_s
+
+
+@dataclass(eq=False, repr=False)
+class Shares:
+    """What one of k blocks side by side asks of what they share, in seconds of the whole device [N]; sm: of its SM."""
+
+    stream: Any
+    compute: Any
+    launch: Any
+    sm: Any
+
+
+def shares_of(work: Work, rates: Rates) -> Shares:
+    """Every block's equal share."""
+    n = np.maximum(work.blocks, 1)
+    return Shares(
+        stream=stream_time(work.hbm_bytes, work.requested_bytes, rates) / n,
+        compute=np.asarray(work.flop) / rates.peak_flop_per_s / n,
+        launch=np.asarray(work.launched_blocks) * rates.launch_block_s / n,
+        sm=np.asarray(work.tiles_total) * rates.tau_sm_s / n,
+    )
+
+
+def wave_time(k: Any, w: Any, shares: Shares, rates: Rates, compute: bool = True) -> Any:
+    """W(k): seconds that k blocks of latency w take side by side (k may be a fraction: an average)."""
+    per_sm = np.ceil(np.asarray(k) / rates.sm_count)
+    members = [w, per_sm * shares.sm, k * shares.stream, k * shares.launch]
+    return _norm(rates.exponent, *members, *([k * shares.compute] if compute else []))
+
+
+def uniform_bodies(work: Work, rates: Rates) -> Bodies:
+    """Stage 1 of equal blocks: the closed form of the list schedule."""
+    n = np.asarray(work.blocks)
+    w, shares = block_time(work.tiles, n, work.rows, rates), shares_of(work, rates)
+    waves, left = n // rates.slots, n % rates.slots
+    one = wave_time(np.minimum(n, rates.slots), w, shares, rates)
+    last = np.where(left > 0, wave_time(left, w, shares, rates), 0.0)
+    several = n > rates.slots
+    stretch = np.where(several, n / rates.slots, 1.0)
+    scheduled = np.where(several, waves * one + last, one)
+    bare = wave_time(np.minimum(n, rates.slots), w, shares, rates, compute=False)
+    busy = n > 0
+    return Bodies(*(np.where(busy, x, 0.0) for x in (scheduled, one * stretch, bare * stretch)))
 
 
 def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
@@ -111,44 +170,30 @@ def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
     return np.maximum(missed * hbm / rates.hbm_bytes_per_s, l2)
 
 
-def step_terms(work: Work, chain_s: Any, even_s: Any, rates: Rates) -> Terms:
-    """The terms of N steps from their work and the latency chain of their blocks."""
-    p = rates.exponent
-    has_work = np.asarray(work.blocks) > 0
-    stream = stream_time(work.hbm_bytes, work.requested_bytes, rates)
-    compute = np.asarray(work.flop) / rates.peak_flop_per_s
-    started = np.asarray(work.launched_blocks) * rates.launch_block_s
-    busiest_sm = np.ceil(np.asarray(work.blocks) / rates.sm_count) * work.tiles * rates.tau_sm_s
-    even_sm = np.maximum(np.asarray(work.tiles_total) / rates.sm_count, work.tiles) * rates.tau_sm_s
-    other = _sum_of_powers(p, compute, started)
-    body = _norm(p, chain_s, busiest_sm, stream, rest=other)
-    even = _norm(p, even_s, even_sm, stream, rest=other)
-    no_compute = _norm(p, even_s, even_sm, stream)
-    merge_stream_s = np.asarray(work.merge_bytes) / rates.l2_bytes_per_s
+def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
+    """The terms of N steps from their work and the bodies of their stage 1."""
+    n = np.asarray(work.blocks)
+    stream = stream_time(work.hbm_bytes, work.requested_bytes, rates) * (n > 0)
+    start = rates.fixed_s + rates.block_s * np.clip(n - 1, 0, rates.slots - 1)
     merge = _norm(
-        p,
+        rates.exponent,
         rates.merge_fixed_s + rates.merge_per_split_s * np.maximum(np.asarray(work.live_splits) - 1, 0),
-        merge_stream_s,
+        np.asarray(work.merge_bytes) / rates.l2_bytes_per_s,
         np.asarray(work.merge_blocks) * rates.launch_block_s,
     )
-    split = np.asarray(work.is_split)
-    zero = np.zeros_like(body)
+    split, zero = np.asarray(work.is_split), np.zeros_like(np.asarray(bodies.scheduled_s, dtype=float))
     return Terms(
         launch_s=zero + rates.launch_s * (1 + np.asarray(work.extra_kernels)),
-        fixed_s=zero + np.where(has_work, rates.fixed_s + np.asarray(work.rows) * rates.row_s, 0.0),
+        fixed_s=zero + np.where(n > 0, start, 0.0),
         stream_s=zero + stream,
-        latency_s=no_compute - stream,
-        compute_s=even - no_compute,
-        tail_s=body - even,
+        latency_s=bodies.no_compute_s - stream,
+        compute_s=bodies.even_s - bodies.no_compute_s,
+        tail_s=bodies.scheduled_s - bodies.even_s,
         gap_s=zero + np.where(split, rates.gap_s, 0.0),
         merge_s=zero + np.where(split, merge, 0.0),
     )
 
 
-def _sum_of_powers(p: float, *terms: Any) -> Any:
-    return sum((np.asarray(t, dtype=float) ** p for t in terms), 0.0)
-
-
-def _norm(p: float, *terms: Any, rest: Any = 0.0) -> Any:
-    """(sum of x**p + rest)**(1/p): at least the largest term, at most their sum."""
-    return (_sum_of_powers(p, *terms) + rest) ** (1.0 / p)
+def _norm(p: float, *terms: Any) -> Any:
+    """(sum of x**p)**(1/p): at least the largest term, at most their sum."""
+    return sum((np.asarray(t, dtype=float) ** p for t in terms), 0.0) ** (1.0 / p)

@@ -28,15 +28,17 @@ DEVICE: dict[str, tuple[str, str]] = {
 }
 VARIANT: dict[str, tuple[str, str]] = {
     "slots_per_sm": ("1", "blocks that are resident on an SM at once"),
-    "t_fixed_s": ("s", "a block without its tiles: start, queries, first addresses, epilogue"),
-    "refill_s": ("s", "the same where the block takes over a slot from another: part of it overlaps"),
+    "t_fixed_s": ("s", "a lone block without its tiles: start, queries, first addresses, epilogue"),
+    "t_block_s": ("s", "each further block of the first wave: they start in turn, and their first loads queue up"),
+    "refill_s": ("s", "what a block costs besides its tiles when it takes over a slot"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
-    "tau_unloaded_s": ("s", "one tile in a block that waits only for its own loads"),
-    "tau_loaded_s": ("s", "one tile in a block when every slot is taken and the data is in L2"),
+    "tau_unloaded_s": ("s", "one tile in a block alone on the device"),
+    "tau_loaded_s": ("s", "one tile in a block when every SM runs one, its share of the bandwidth taken out"),
+    "tau_busy_s": ("s", "one tile's share of an SM that runs as many blocks as it holds, on data in L2"),
 }
 # A kernel may come with its own value of these device parameters.
 PER_KERNEL = ("dependent_launch_gap_s", "merge_fixed_s", "merge_per_split_s", "residual_p90", "overlap_exponent")
-OPTIONAL = ("refill_s", "t_row_s", "tau_loaded_s", "launch_stream_s")
+OPTIONAL = ("t_block_s", "refill_s", "t_row_s", "tau_loaded_s", "tau_busy_s", "launch_stream_s")
 
 
 class Parameter(NamedTuple):

@@ -11,10 +11,10 @@ import numpy as np
 from decodecalc.analysis.roofline import roofline
 from decodecalc.analysis.traffic import traffic
 from decodecalc.cost.calibration import Calibration, load_calibration
-from decodecalc.cost.model import FloatArray, Terms, Work, step_terms, uniform_chain
+from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.schedule import Blocks, Slot, launch_order, makespan, timeline
+from decodecalc.cost.schedule import Blocks, Slot, launch_order, ragged_bodies, timeline
 from decodecalc.cost.tuning import MERGE_DIMS, default_variant, row_block
 from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, resolve, wanted_variant
 from decodecalc.cost.work import STATE_SCALARS, on_bundled, scheduler_kernels, work_of
@@ -110,8 +110,7 @@ def predict(
     rates, used = make_rates(known, device, found, l2=l2, launch=launch, dtype=plan.kv.query_dtype)
     blocks = launch_order(run)
     work = _work_of_plan(run, blocks)
-    chain, even = _plan_chain(run, blocks, work, rates)
-    terms = step_terms(work, chain, even, rates)
+    terms = step_terms(work, _plan_bodies(run, blocks, work, rates), rates)
     values = {f.name: float(np.asarray(getattr(terms, f.name)).reshape(-1)[0]) for f in fields(Terms)}
     total = sum(values.values())
     width = 1 + rates.half_width
@@ -143,7 +142,7 @@ def schedule_of(
     kernel: str = OWN,
     l2: str = "cold",
 ) -> Iterator[Slot]:
-    """Stage 1's blocks on SM slots over time, as `predict` sees them: stretched to the predicted body of stage 1."""
+    """Stage 1's blocks on SM slots over time, as `predict` sees them, from its start on."""
     from decodecalc.gpus import load_gpu
 
     device = plan.gpu if gpu is None else load_gpu(gpu)
@@ -151,10 +150,7 @@ def schedule_of(
     run, found = _as_run(plan, known, kernel)
     rates, _ = make_rates(known, device, found, l2=l2, dtype=plan.kv.query_dtype)
     blocks = launch_order(run)
-    chain, even = makespan(blocks.tiles, rates)
-    terms = step_terms(_work_of_plan(run, blocks), chain, even, rates)
-    body = sum(getattr(terms, name) for name in ("stream_s", "latency_s", "tail_s", "compute_s"))
-    return timeline(blocks, rates, float(np.asarray(body).reshape(-1)[0]))
+    return timeline(blocks, _work_of_plan(run, blocks), rates)
 
 
 def _as_run(plan: LaunchPlan, calibration: Calibration, kernel: str) -> tuple[LaunchPlan, Resolved]:
@@ -205,11 +201,11 @@ def _on_bundled(plan: LaunchPlan, tile: int, rows: int) -> LaunchPlan:
     )
 
 
-def _plan_chain(plan: LaunchPlan, blocks: Blocks, work: Work, rates: Rates) -> tuple[Any, Any]:
+def _plan_bodies(plan: LaunchPlan, blocks: Blocks, work: Work, rates: Rates) -> Bodies:
     """Closed form for equal requests cut alike, list schedule otherwise."""
     if plan.batch.is_uniform and isinstance(plan.splits.keys, KeyRanges):
-        return uniform_chain(work.blocks, work.tiles, rates, work.rows)
-    return makespan(blocks.tiles, rates, float(work.rows))
+        return uniform_bodies(work, rates)
+    return ragged_bodies(blocks.tiles, work, rates)
 
 
 def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
@@ -287,8 +283,7 @@ def predict_arrays(
         rates, _ = make_rates(known, gpu, used, l2=l2, launch=launch, dtype=kv.query_dtype)
         work = work_of(engine, geo, batches, kv, run, tile_keys, block_rows)
         chosen = work if isinstance(where, slice) else _take(work, where, n)
-        chain, even = _chains(chosen, batches, run, tile_keys, rates, where)
-        terms = step_terms(chosen, chain, even, rates)
+        terms = step_terms(chosen, _bodies(chosen, batches, run, tile_keys, rates, where), rates)
         for field_name, values in out.items():
             values[where] = getattr(terms, field_name)
     return Terms(**out)
@@ -302,16 +297,23 @@ def _take(work: Work, where: Any, n: int) -> Work:
     return Work(**{f.name: pick(getattr(work, f.name)) for f in fields(Work)})
 
 
-def _chains(
-    work: Work, batches: Batches, found: Launches, tile_keys: int, rates: Rates, where: Any
-) -> tuple[FloatArray, FloatArray]:
+def _bodies(work: Work, batches: Batches, found: Launches, tile_keys: int, rates: Rates, where: Any) -> Bodies:
+    """Closed form for one request class, a list schedule for every other step."""
     if batches.is_single_class:
-        return uniform_chain(work.blocks, work.tiles, rates, work.rows)
-    rows = np.broadcast_to(np.asarray(work.rows), np.shape(work.blocks)).tolist()
-    steps = range(batches.n) if isinstance(where, slice) else where.tolist()
-    pairs = [makespan(_tiles_of_step(batches, found, tile_keys, n), rates, r) for n, r in zip(steps, rows)]
-    chain, even = zip(*pairs)
-    return np.array(chain), np.array(even)
+        return uniform_bodies(work, rates)
+    steps = np.arange(batches.n) if isinstance(where, slice) else where
+    n = len(steps)
+    single = [_take(work, np.array([i]), n) for i in range(n)]
+    found_bodies = [
+        ragged_bodies(_tiles_of_step(batches, found, tile_keys, step), _numbers(one), rates)
+        for step, one in zip(steps.tolist(), single)
+    ]
+    return Bodies(*(np.array([float(getattr(b, f.name)) for b in found_bodies]) for f in fields(Bodies)))
+
+
+def _numbers(work: Work) -> Work:
+    """Work of one step, its one-element arrays as numbers."""
+    return Work(**{f.name: np.asarray(getattr(work, f.name)).reshape(-1)[0].item() for f in fields(Work)})
 
 
 def _tiles_of_step(batches: Batches, found: Launches, tile_keys: int, n: int) -> Any:

@@ -1,20 +1,21 @@
 """List schedule of a ragged launch: which slot runs which block, and when.
 
-Blocks start in launch order on the slot that is free first. Durations are counted in *virtual* seconds, what a block
-would take if it only waited for its own loads: tiles x tau_unloaded, plus a refill where it takes over a slot. Load
-slows all blocks of a launch alike (they share one memory system), so the real timeline is the virtual one stretched;
-for equal blocks the makespan is the closed form of `model.uniform_chain`.
+Blocks start in launch order on the slot that is free first. Durations are counted in *virtual* seconds: what a block
+takes by latency alone (`model.block_time`). Load slows all blocks of a launch alike (they share one memory system), by
+a factor that depends on how many run at the time; real time is virtual time stretched by that factor. For equal blocks
+the result is the closed form of `model.uniform_bodies`.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from decodecalc.cost.model import Bodies, FloatArray, Shares, Work, block_time, shares_of, wave_time
 from decodecalc.cost.rates import Rates
 from decodecalc.launch import LaunchPlan
 
@@ -22,7 +23,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Slot(NamedTuple):
-    """One block on one slot. start_s, end_s: seconds since stage 1's first block started, t_fixed left out."""
+    """One block on one slot (slots of one SM lie sm_count apart). Seconds since stage 1's first block got going."""
 
     slot: int
     start_s: float
@@ -62,38 +63,72 @@ def launch_order(plan: LaunchPlan) -> Blocks:
     return Blocks(np.repeat(tiles, columns), np.repeat(request, columns), np.repeat(split, columns))
 
 
-def makespan(tiles: IntArray, rates: Rates, rows: float = 0) -> tuple[float, float]:
-    """(chain_s, even_s) of blocks with these tiles, in launch order: the list schedule and its even-spread bound."""
+class Schedule(NamedTuple):
+    """Blocks in launch order [blocks]: slot, start and end in virtual seconds."""
+
+    slot: list[int]
+    start: list[float]
+    end: list[float]
+
+    def running(self) -> tuple[FloatArray, FloatArray]:
+        """(edges [E + 1], blocks running in each interval between them [E]) in virtual seconds.
+
+        Every slot is busy until the last block has started; then they fall idle one by one.
+        """
+        last_start = max(self.start, default=0.0)
+        ends = dict(zip(self.slot, self.end))  # the last block of each slot
+        falling = np.sort(np.array(list(ends.values())))
+        edges = np.concatenate([[0.0, last_start], falling])
+        count = np.concatenate([[len(ends)], np.arange(len(ends), 0, -1)])
+        return edges, count.astype(float)
+
+
+def list_schedule(durations: FloatArray, slots: int) -> Schedule:
+    """Each block, in order, on the slot that is free first (the lowest of equals)."""
+    free = [(0.0, slot) for slot in range(min(slots, len(durations)))]
+    found = Schedule([], [], [])
+    for duration in durations.tolist():
+        start, slot = free[0]
+        heapq.heapreplace(free, (start + duration, slot))
+        found.slot.append(slot)
+        found.start.append(start)
+        found.end.append(start + duration)
+    return found
+
+
+def ragged_bodies(tiles: IntArray, work: Work, rates: Rates) -> Bodies:
+    """Stage 1 of one step whose blocks have these tiles, in launch order; `work` is that step's (numbers)."""
     n = len(tiles)
     if n == 0:
-        return 0.0, 0.0
-    one, refill = tiles * rates.tau_s, rates.refill_s + rows * rates.row_s
-    longest = float(one.max())
-    excess = max(n / rates.slots - 1, 0.0)
-    even = max(longest, float(one.sum()) / rates.slots) + excess * refill
-    if n <= rates.slots:
-        return longest, longest
-    if longest == float(one.min()):
-        waves = -(-n // rates.slots)
-        return waves * longest + (waves - 1) * refill, even
-    ends = one[: rates.slots].tolist()
-    heapq.heapify(ends)
-    for duration in (one[rates.slots :] + refill).tolist():
-        heapq.heapreplace(ends, ends[0] + duration)
-    chain = max(ends)
-    return chain, min(even, chain)
+        return Bodies(0.0, 0.0, 0.0)
+    w, mean, shares = _virtual(tiles, work, rates)
+    edges, running = list_schedule(w, rates.slots).running()
+    scheduled = float((np.diff(edges) * _slowdown(running, mean, shares, rates)).sum())
+    side_by_side = float(min(n, rates.slots))
+    even = float(w.sum()) / side_by_side * _slowdown(side_by_side, mean, shares, rates)
+    bare = float(w.sum()) / side_by_side * _slowdown(side_by_side, mean, shares, rates, compute=False)
+    return Bodies(max(scheduled, even), even, bare)
 
 
-def timeline(blocks: Blocks, rates: Rates, body_s: float | None = None, rows: float = 0) -> Iterator[Slot]:
-    """Every block's slot and times, in launch order, stretched so that the last ends at `body_s` (None: as it is)."""
-    chain, _ = makespan(blocks.tiles, rates, rows)
-    refill = rates.refill_s + rows * rates.row_s
-    stretch = 1.0 if body_s is None or chain == 0 else body_s / chain
-    free = [(0.0, slot) for slot in range(min(rates.slots, len(blocks.tiles)))]
-    taken = [False] * len(free)
-    for tiles, request, split in zip(blocks.tiles.tolist(), blocks.request.tolist(), blocks.split.tolist()):
-        start, slot = heapq.heappop(free)
-        end = start + tiles * rates.tau_s + (refill if taken[slot] else 0.0)
-        taken[slot] = True
-        heapq.heappush(free, (end, slot))
-        yield Slot(slot, start * stretch, end * stretch, request, split)
+def timeline(blocks: Blocks, work: Work, rates: Rates) -> Iterator[Slot]:
+    """Every block's slot and real times, in launch order."""
+    if not len(blocks.tiles):
+        return
+    w, mean, shares = _virtual(blocks.tiles, work, rates)
+    found = list_schedule(w, rates.slots)
+    edges, running = found.running()
+    real = np.concatenate([[0.0], np.cumsum(np.diff(edges) * _slowdown(running, mean, shares, rates))])
+    start, end = (np.interp(np.array(times), edges, real).tolist() for times in (found.start, found.end))
+    rows = zip(found.slot, start, end, blocks.request.tolist(), blocks.split.tolist())
+    yield from (Slot(*row) for row in rows)
+
+
+def _virtual(tiles: IntArray, work: Work, rates: Rates) -> tuple[FloatArray, float, Shares]:
+    """Virtual duration of every block, their mean, and a mean block's shares."""
+    w = block_time(tiles, len(tiles), float(work.rows), rates)
+    return w, float(w.mean()), shares_of(work, rates)
+
+
+def _slowdown(k: Any, mean: float, shares: Shares, rates: Rates, compute: bool = True) -> Any:
+    """Real over virtual time while k blocks run."""
+    return wave_time(k, mean, shares, rates, compute) / mean

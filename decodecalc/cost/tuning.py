@@ -18,7 +18,7 @@ import numpy as np
 from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration, load_calibration
-from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_chain
+from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.variants import BUNDLED, resolve, wanted_variant
@@ -171,8 +171,7 @@ def split_curve(
         merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + 2) * PARTIAL_BYTES, 0),
         merge_blocks=np.where(split, (batches.batch * batches.max_q_len)[:, None] * merge_columns, 0),
     )
-    chain, even = uniform_chain(blocks, tiles, rates, work.rows)
-    return counts, size, step_terms(work, chain, even, rates).total_s
+    return counts, size, step_terms(work, uniform_bodies(work, rates), rates).total_s
 
 
 @lru_cache(maxsize=4096)

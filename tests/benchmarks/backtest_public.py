@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from decodecalc._version import __version__
-from decodecalc.cost.model import Work, step_terms, uniform_chain
+from decodecalc.cost.model import Work, step_terms, uniform_bodies
 from decodecalc.cost.rates import Rates
 from decodecalc.cost.work import work_of
 from decodecalc.engines import load_policy
@@ -137,15 +137,17 @@ def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
         l2_capacity_bytes=50e6,
         peak_flop_per_s=gpu.need("tensor_bf16_flop_per_s"),
         tau_sm_s=0.0,
+        block_s=0.0,
         warm=True,
         half_width=0.0,
+        tau_loaded_s=values["tau_s"],
         **{**values, "exponent": 1.0 + values["exponent"]},
     )
 
 
 def predicted(work: Work, rates: Rates) -> Any:
     """Seconds of every row."""
-    return step_terms(work, *uniform_chain(work.blocks, work.tiles, rates, work.rows), rates).total_s
+    return step_terms(work, uniform_bodies(work, rates), rates).total_s
 
 
 def fit(gpu: Gpu, work: Work, measured_s: Any, rounds: int = 60) -> dict[str, float]:
@@ -314,8 +316,8 @@ def report(outcomes: list[Outcome]) -> str:
 
 
 _WORST = (
-    "Worst rows. Those of a few blocks of one tile that took tens of microseconds are single outliers of the tables: their "
-    "neighbours of the same launch took 10-12 µs. Thousands of one-tile blocks measure nothing but block start-up."
+    "Worst rows. Those of a few blocks of one tile that took tens of microseconds are single outliers of the tables: "
+    "their neighbours of the same launch took 10-12 µs. Thousands of one-tile blocks measure nothing but block start-up."
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.cost.model import uniform_chain
+from decodecalc.cost.model import Bodies, Work, uniform_bodies
 from decodecalc.cost.rates import Rates
-from decodecalc.cost.schedule import Blocks, launch_order, makespan, timeline
+from decodecalc.cost.schedule import Blocks, launch_order, list_schedule, ragged_bodies, timeline
 
 BASE: dict[str, Any] = {
-    "sm_count": 4, "slots": 8, "launch_s": 0, "launch_block_s": 0, "gap_s": 0, "hbm_bytes_per_s": 1e12,
-    "l2_bytes_per_s": 1e12, "l2_capacity_bytes": 1e6, "peak_flop_per_s": 1e15, "exponent": 2.0, "fixed_s": 0,
-    "refill_s": 0.25, "row_s": 0, "tau_s": 1.0, "tau_sm_s": 0, "merge_fixed_s": 0, "merge_per_split_s": 0,
-    "warm": False, "half_width": 0,
+    "sm_count": 4, "slots": 8, "launch_s": 0, "launch_block_s": 0, "gap_s": 0, "hbm_bytes_per_s": 1.0,
+    "l2_bytes_per_s": 3.0, "l2_capacity_bytes": 1e6, "peak_flop_per_s": 1e15, "exponent": 2.0, "fixed_s": 0,
+    "block_s": 0, "refill_s": 0.25, "row_s": 0, "tau_s": 0.5, "tau_loaded_s": 1.0, "tau_sm_s": 0.1, "merge_fixed_s": 0,
+    "merge_per_split_s": 0, "warm": False, "half_width": 0,
 }  # fmt: skip
-rate_sets = st.builds(lambda slots, refill: Rates(**{**BASE, "slots": slots, "refill_s": refill}),
-                      st.integers(1, 40), st.floats(0, 3))  # fmt: skip
+rate_sets = st.builds(
+    lambda per_sm, refill, p, bandwidth: Rates(
+        **{**BASE, "slots": 4 * per_sm, "refill_s": refill, "exponent": p, "hbm_bytes_per_s": bandwidth}
+    ),
+    st.integers(1, 10),
+    st.floats(0, 3),
+    st.floats(1, 8),
+    st.floats(0.01, 100),
+)
 tile_lists = st.lists(st.integers(1, 50), min_size=1, max_size=120).map(lambda x: np.array(x, dtype=np.int64))
+
+
+def work_of(tiles: Any) -> Work:
+    """Blocks with these tiles, a byte each."""
+    total = int(tiles.sum())
+    return Work(len(tiles), int(tiles.max()), total, total, total, total, len(tiles), False, 1, 0, 0)
 
 
 def blocks_of(tiles: Any) -> Blocks:
@@ -34,27 +47,30 @@ def blocks_of(tiles: Any) -> Blocks:
 @given(rate_sets, st.integers(1, 400), st.integers(1, 60))
 def test_equal_blocks_have_the_closed_form(rates: Rates, n: int, tiles: int) -> None:
     """Where every block is alike, the list schedule is whole waves."""
-    even_blocks = np.full(n, tiles, dtype=np.int64)
-    assert makespan(even_blocks, rates) == pytest.approx(uniform_chain(n, tiles, rates))
-    ends = [slot.end_s for slot in timeline(blocks_of(even_blocks), rates)]
-    assert max(ends) == pytest.approx(makespan(even_blocks, rates)[0])
+    equal = np.full(n, tiles, dtype=np.int64)
+    closed, ragged = uniform_bodies(work_of(equal), rates), ragged_bodies(equal, work_of(equal), rates)
+    for f in fields(Bodies):
+        assert float(getattr(ragged, f.name)) == pytest.approx(float(getattr(closed, f.name)), rel=1e-6), f.name
 
 
-@given(rate_sets, tile_lists)
-def test_the_makespan_lies_between_the_even_spread_and_graham_s_bound(rates: Rates, tiles: Any) -> None:
+@given(tile_lists, st.integers(1, 40))
+def test_the_makespan_lies_between_the_even_spread_and_graham_s_bound(tiles: Any, slots: int) -> None:
     """Never below the even spread or the longest block; never above average load plus one block (Graham 1966)."""
-    chain, even = makespan(tiles, rates)
-    longest = float(tiles.max())
-    assert even <= chain * (1 + 1e-12)
-    assert chain >= longest
-    refills = max(len(tiles) - rates.slots, 0) * rates.refill_s
-    assert chain <= (float(tiles.sum()) + refills) / rates.slots + longest + rates.refill_s + 1e-9
+    makespan, longest, load = max(list_schedule(tiles.astype(float), slots).end), tiles.max(), tiles.sum() / slots
+    assert max(load, longest) * (1 - 1e-12) <= makespan <= load + longest
+
+
+@given(tile_lists, st.integers(1, 40), st.integers(1, 20))
+def test_more_slots_never_delay_the_end(tiles: Any, slots: int, more: int) -> None:
+    """Independent blocks in a fixed order have no scheduling anomaly."""
+    durations = tiles.astype(float)
+    assert max(list_schedule(durations, slots + more).end) <= max(list_schedule(durations, slots).end)
 
 
 @given(rate_sets, tile_lists)
 def test_the_timeline_is_a_schedule(rates: Rates, tiles: Any) -> None:
-    """Every block runs once, no slot runs two at a time, blocks start in launch order, the last end is the makespan."""
-    slots = list(timeline(blocks_of(tiles), rates))
+    """Every block runs once, no slot runs two at a time, blocks start in launch order, the last end is stage 1's."""
+    slots = list(timeline(blocks_of(tiles), work_of(tiles), rates))
     assert [s.request for s in slots] == list(range(len(tiles)))
     starts = [s.start_s for s in slots]
     assert starts == sorted(starts)
@@ -63,28 +79,32 @@ def test_the_timeline_is_a_schedule(rates: Rates, tiles: Any) -> None:
         assert s.start_s >= by_slot.get(s.slot, 0.0) - 1e-9
         assert 0 <= s.slot < rates.slots
         by_slot[s.slot] = s.end_s
-    assert max(by_slot.values()) == pytest.approx(makespan(tiles, rates)[0])
+    body = ragged_bodies(tiles, work_of(tiles), rates)
+    assert max(by_slot.values()) == pytest.approx(body.scheduled_s)
+    assert body.scheduled_s >= body.even_s * (1 - 1e-9) >= body.no_compute_s * (1 - 1e-6)
 
 
-@given(rate_sets, tile_lists, st.integers(1, 20))
-def test_more_slots_never_delay_the_end(rates: Rates, tiles: Any, more: int) -> None:
-    """Independent blocks in a fixed order have no scheduling anomaly."""
-    assert makespan(tiles, replace(rates, slots=rates.slots + more))[0] <= makespan(tiles, rates)[0] * (1 + 1e-12)
+@given(rate_sets, tile_lists, st.floats(1, 5))
+def test_more_bandwidth_never_hurts_a_ragged_launch(rates: Rates, tiles: Any, faster: float) -> None:
+    """Every interval of the schedule stretches less."""
+    wider = replace(rates, hbm_bytes_per_s=rates.hbm_bytes_per_s * faster)
+    work = work_of(tiles)
+    assert ragged_bodies(tiles, work, wider).scheduled_s <= ragged_bodies(tiles, work, rates).scheduled_s * (1 + 1e-9)
 
 
 @given(rate_sets, tile_lists, st.integers(0, 119), st.integers(1, 9))
-def test_a_longer_block_never_ends_the_launch_sooner(rates: Rates, tiles: Any, at: int, longer: int) -> None:
+def test_a_longer_block_never_ends_the_schedule_sooner(rates: Rates, tiles: Any, at: int, longer: int) -> None:
     """More keys in one request cannot shorten the schedule."""
     grown = tiles.copy()
     grown[at % len(tiles)] += longer
-    assert makespan(grown, rates)[0] >= makespan(tiles, rates)[0] * (1 - 1e-12)
+    assert max(list_schedule(grown * 1.0, rates.slots).end) >= max(list_schedule(tiles * 1.0, rates.slots).end)
 
 
-def test_stretching_keeps_the_shape_and_moves_the_end() -> None:
-    """A timeline stretched to 30 s ends at 30 s, each block with its share."""
-    rates = Rates(**{**BASE, "slots": 2, "refill_s": 0.0})
-    slots = list(timeline(blocks_of(np.array([4, 2, 4])), rates, body_s=30.0))
-    assert [(s.slot, s.start_s, s.end_s) for s in slots] == [(0, 0.0, 20.0), (1, 0.0, 10.0), (1, 10.0, 30.0)]
+def test_one_long_request_sets_the_end_by_its_own_latency() -> None:
+    """Seven short blocks and one of 100 tiles on 8 slots: the long one streams on alone, little more than tau each."""
+    rates = Rates(**{**BASE, "hbm_bytes_per_s": 100.0, "l2_bytes_per_s": 100.0, "refill_s": 0.0, "tau_sm_s": 0.0})
+    tiles = np.array([100, 1, 1, 1, 1, 1, 1, 1])
+    assert ragged_bodies(tiles, work_of(tiles), rates).scheduled_s == pytest.approx(100.0, rel=0.01)
 
 
 def test_launch_order_walks_every_live_split_of_a_ragged_plan() -> None:
@@ -102,4 +122,6 @@ def test_an_empty_request_has_no_blocks() -> None:
     """A request without keys launches nothing that lasts."""
     plan = dc.plan("vllm-triton", dc.Geometry(32, 8, 128), dc.Batch([0, 64]), gpu="h200-sxm")
     assert set(launch_order(plan).request.tolist()) == {1}
-    assert makespan(np.zeros(0, dtype=np.int64), Rates(**BASE)) == (0.0, 0.0)
+    nothing = np.zeros(0, dtype=np.int64)
+    assert list(timeline(blocks_of(nothing), work_of(np.array([1])), Rates(**BASE))) == []
+    assert ragged_bodies(nothing, work_of(np.array([1])), Rates(**BASE)).scheduled_s == 0.0
