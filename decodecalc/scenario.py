@@ -7,8 +7,8 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines import load_policies
 from decodecalc.engines.base import Policy
+from decodecalc.engines.registry import engine_names, load_policies, out_of_scope
 from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
@@ -24,7 +24,7 @@ class Refusal:
     """An engine that would not run a scenario at all, and why."""
 
     engine: str
-    version: str
+    version: str | None
     layer_group: LayerGroup
     batch: Batch
     code: str
@@ -49,7 +49,8 @@ class Scenarios:
     """A set of scenarios: layer groups of one rank x batches x engines, on one GPU with one cache layout.
 
     options: engine options; each engine takes those it has, and every one must belong to some engine.
-    model_kv_heads: the model-wide KV-head count of the rank, for engines whose rule looks at it.
+    model_kv_heads: the model-wide KV-head count of the rank, for engines whose rule looks at it. excluded: (engine,
+    code, reason) of those that `all` left out because they serve other layers or other GPUs.
     """
 
     layer_groups: tuple[LayerGroup, ...]
@@ -59,6 +60,7 @@ class Scenarios:
     kv: KvCache
     options: Mapping[str, Any] = field(default_factory=dict)
     model_kv_heads: int | None = None
+    excluded: tuple[tuple[str, str, str], ...] = ()
 
     def __post_init__(self) -> None:
         known = {f.name for policy, _ in self.engines for f in fields(policy.options_type)}
@@ -91,6 +93,8 @@ class Scenarios:
                         raise
                     name = policy.version(version).name
                     yield Refusal(policy.name, name, group, batch, refused.code, str(refused))
+            for engine, code, reason in self.excluded:
+                yield Refusal(engine, None, group, batch, code, reason)
 
 
 def shortens(group: LayerGroup) -> bool:
@@ -121,6 +125,26 @@ def make_scenarios(
     """Scenarios from engine names (`name`, `name@version` or `all`)."""
     if not batches:
         raise InputError("no batches: give --batch and --context, or --seq-lens")
+    geometries = [group.geometry for group in layer_groups]
+    chosen: list[str] = []
+    excluded: list[tuple[str, str, str]] = []
+    for spec in engines:
+        if spec.strip().lower() != "all":
+            chosen.append(spec)
+            continue
+        for name in engine_names():
+            why = out_of_scope(name, geometries, gpu)
+            if why is None:
+                chosen.append(name)
+            else:
+                excluded.append((name, *why))
     return Scenarios(
-        tuple(layer_groups), tuple(batches), tuple(load_policies(engines)), gpu, kv, dict(options or {}), model_kv_heads
+        tuple(layer_groups),
+        tuple(batches),
+        tuple(load_policies(chosen)),
+        gpu,
+        kv,
+        dict(options or {}),
+        model_kv_heads,
+        tuple(excluded),
     )

@@ -118,9 +118,13 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
 
 def resolve_gpu(name: str | None) -> Gpu:
     """The GPU named, the default, or the live one (`auto`)."""
-    from decodecalc.gpus import detect_gpu, load_gpu
+    if name == "auto":
+        from decodecalc.gpus import detect_gpu
 
-    return detect_gpu() if name == "auto" else load_gpu(name or DEFAULT_GPU)
+        return detect_gpu()
+    from decodecalc.gpus import load_gpu
+
+    return load_gpu(name or DEFAULT_GPU)
 
 
 def resolve_batches(values: dict[str, Any]) -> list[Batch]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from decodecalc.engines.base import Policy
 from decodecalc.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from decodecalc.geometry import Geometry
+    from decodecalc.gpus import Gpu
 
 # name -> module under decodecalc.engines holding `POLICY` (or `POLICIES`, by name, where two share one file).
 _MODULES = {
@@ -26,6 +31,10 @@ _MODULES = {
     "bundled": "bundled",
 }
 DEFAULT_ENGINE = "vllm-triton"
+# What an engine is for, where that is narrow: known without loading its module, so that `all` pays for those it can
+# use.
+_ONLY_MLA = ("flashmla", "vllm-triton-mla")
+_ONLY_AMD = ("rocm-paged", "aiter-unified")
 
 
 def engine_names() -> tuple[str, ...]:
@@ -47,6 +56,16 @@ def load_policy(name: str) -> Policy:
     policies = getattr(module, "POLICIES", None)
     found: Policy = policies[name] if policies else module.POLICY
     return found
+
+
+def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[str, str] | None:
+    """(code, reason) when the engine is not for any of these layers, or not for this GPU's vendor; None when it may
+    be."""
+    if name in _ONLY_AMD and not gpu.is_hip:
+        return "not_amd", f"an AMD kernel; {gpu.label} is not an AMD device"
+    if name in _ONLY_MLA and not any(geometry.mla for geometry in geometries):
+        return "not_mla", "serves MLA layers only (one latent per key that is both key and value)"
+    return None
 
 
 def load_policies(names: Iterable[str]) -> list[tuple[Policy, str | None]]:

@@ -1,9 +1,15 @@
-"""What a GPU is: the bundled table, users' GPU files, and the live device."""
+"""What a GPU is: the bundled table, users' GPU files, and the live device (loaded when it is asked for)."""
 
-from decodecalc.gpus.detect import DeviceProperties, detect_gpu, gpu_from_device, match_device
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from decodecalc.gpus.gpu import Gpu, Peak
 from decodecalc.gpus.load import gpu_fields, load_gpu
 from decodecalc.gpus.table import Alternative, FieldInfo, gpu_aliases, gpu_names
+
+if TYPE_CHECKING:
+    from decodecalc.gpus.detect import DeviceProperties, detect_gpu, gpu_from_device, match_device
 
 __all__ = [
     "Alternative",
@@ -19,3 +25,11 @@ __all__ = [
     "load_gpu",
     "match_device",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("DeviceProperties", "detect_gpu", "gpu_from_device", "match_device"):
+        from decodecalc.gpus import detect
+
+        return getattr(detect, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
