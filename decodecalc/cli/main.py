@@ -89,6 +89,9 @@ def run(argv: list[str], debug: bool = False) -> int:
         code = stop.exit_code if isinstance(stop, click.exceptions.Exit) else stop.code
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later; earlier ones print it themselves
+            click.echo(error.format_message())
+            return 0
         if debug:
             raise
         _say(error.format_message(), getattr(error, "ctx", None))

@@ -56,8 +56,11 @@ def command(**values: Any) -> None:
     from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, TIME
     from decodecalc.sweeps.run import sweep, total_scenarios
     from decodecalc.sweeps.top import Top
+    from decodecalc.sweeps.where import Filter
     from decodecalc.sweeps.writers import writer_for
 
+    if values["where"]:
+        Filter(values["where"], COLUMNS)  # a mistake in it must not leave a file behind
     axes = _axes(values)
     shard = _shard(values["shard"])
     columns = list(DEFAULT_COLUMNS)

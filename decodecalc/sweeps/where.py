@@ -50,8 +50,11 @@ class Filter:
             raise InputError(f"--where: at most {MAX_LENGTH} characters")
         try:
             self._body = ast.parse(text.strip(), mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise InputError(f"--where: {text[:60]!r} is not an expression ({type(error).__name__})") from None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise InputError(
+                f"--where: {text[:60]!r} is not an expression; use column names, plain numbers (8192, not 8k) "
+                "and comparisons"
+            ) from None
         self.columns = tuple(dict.fromkeys(n.id for n in ast.walk(self._body) if isinstance(n, ast.Name)))
         for name in self.columns:
             if name not in known:
