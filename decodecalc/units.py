@@ -83,6 +83,8 @@ def human_seconds(s: float) -> str:
     >>> human_seconds(12.4e-6)
     '12.4 µs'
     """
+    if abs(s) < 1e-12:  # less than a picosecond is rounding
+        return "0 ns"
     for scale, unit in ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms")):
         if abs(s) < scale * 999.5:
             return f"{s / scale:.3g} {unit}"

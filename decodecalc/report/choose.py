@@ -9,6 +9,7 @@ from decodecalc.cost.calibration import load_calibration
 from decodecalc.cost.choice import Choice, Regret, choose
 from decodecalc.models import LayerGroup
 from decodecalc.report.table import Column, Table
+from decodecalc.report.text import because
 from decodecalc.scenario import effective_batch
 from decodecalc.units import human_seconds
 
@@ -39,7 +40,7 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
             head = _head(group, batch, found)
             rows += _curve_rows(head, found) if curve else [_row(head, r) for r in found.regrets if not r.refused]
             notes += [_verdict(group, batch, found)]
-            notes += [f"not shown: {r.engine}: {r.refused}" for r in found.regrets if r.refused]
+            notes += [f"not shown: {because(r.engine, r.refused)}" for r in found.regrets if r.refused]
     lines = [f"L2 {l2}, graph launches; calibration {known.label}"]
     inputs = {**request.inputs, "l2": l2, "calibration": known.label}
     columns = _curve_columns() if curve else _columns(rows)
@@ -49,8 +50,9 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
 
 
 def _verdict(group: LayerGroup, batch: Batch, found: Choice) -> str:
+    layers = "" if group.name == "all" else f"{group.name} layers, "
     return (
-        f"{group.name}, batch {batch.size}, {batch.max_seq_len} keys: S* {found.s_star} "
+        f"{layers}batch {batch.size}, {batch.max_seq_len} keys: S* {found.s_star} "
         f"({human_seconds(found.s_star_s)}), S_opt {found.s_opt} = {found.split_keys} keys a split "
         f"({human_seconds(found.total_s)}), unsplit {human_seconds(found.unsplit_s)}; {found.variant}"
     )
@@ -90,7 +92,14 @@ def _row(head: dict[str, Any], r: Regret) -> dict[str, Any]:
         "own_kernel_s": r.own_s,
         "flag": r.flag,
         "flag_s": r.flag_s,
+        "saves_s_per_token": _saving(head["layers"], r),
     }
+
+
+def _saving(layers: int, r: Regret) -> float | None:
+    """Seconds that the flag takes off one token, over all layers of the group; None where there is no flag to set."""
+    now = r.own_s or r.rule_s
+    return None if r.flag_s is None or now is None else layers * (now - r.flag_s)
 
 
 def _curve_rows(head: dict[str, Any], found: Choice) -> list[dict[str, Any]]:
@@ -127,6 +136,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("own_kernel_s", "its kernel", human_seconds, rank=0),
         Column("flag", "set", align="left", rank=0),
         Column("flag_s", "then", human_seconds, rank=0),
+        Column("saves_s_per_token", "saves/token", human_seconds, rank=0),
     ]
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.occupancy import first_split_change, occupancy
 from decodecalc.launch import LaunchPlan
 from decodecalc.report.table import Column, Table, cell, grid_text, percent, summary
+from decodecalc.report.text import because
 from decodecalc.scenario import Planned, Refusal
 
 if TYPE_CHECKING:
     from decodecalc.cli.options import Request
 
 NOTES = (
-    "launched: the grid's splits; requested: what the rule asked for; live: splits that have keys to read.",
+    "S req, launch, live: splits that the rule asked for, that the grid has, that have keys to read.",
     "coverage: share of the SMs that get a live block; S*: splits whose first wave covers the SMs (not the fastest).",
 )
 
@@ -37,13 +38,8 @@ def grid_table(request: Request) -> Table:
     notes += _flips(request) if len(s.engines) <= 2 else []
     if len(rows) <= 4 and len(s.engines) <= 2:
         notes += [f"gate {r['engine']} {g['name']}: {_mark(g)}{g['reason']}" for r in rows for g in r["gates"]]
-    notes += dict.fromkeys(f"not shown: {_why(r)}" for r in refused)
+    notes += dict.fromkeys(f"not shown: {because(r['engine'], r['gates'][0]['reason'])}" for r in refused)
     return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes, shown=rows)
-
-
-def _why(row: dict[str, Any]) -> str:
-    engine, reason = row["engine"], row["gates"][0]["reason"]
-    return reason if reason.startswith(engine) else f"{engine}: {reason}"
 
 
 def _mark(gate: dict[str, Any]) -> str:
@@ -147,13 +143,13 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         *columns,
         Column("path", "path", align="left"),
         Column("grid", "grid", grid_text, align="left", rank=0),
-        Column("launched_blocks", "launched", rank=2),
-        Column("live_blocks", "live", rank=0),
+        Column("launched_blocks", "blocks", rank=2),
+        Column("live_blocks", "live blocks", rank=0),
         Column("sm_coverage", "coverage", percent, rank=0),
         Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
-        Column("splits_requested", "req", splits),
-        Column("splits_launched", "launch"),
-        Column("splits_live", "live", splits),
+        Column("splits_requested", "S req", splits),
+        Column("splits_launched", "S launch"),
+        Column("splits_live", "S live", splits),
         Column("s_star", "S*", rank=0),
         *([Column("s_opt", "S_opt", rank=0)] if any(r["s_opt"] is not None for r in rows) else []),
         Column("merge_grid", "merge grid", grid_text, align="left", rank=2),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.traffic import WORTHWHILE_SHARE, traffic
 from decodecalc.report.table import Column, Table, percent
+from decodecalc.report.text import because
 from decodecalc.scenario import Planned
 from decodecalc.units import human_bytes
 
@@ -22,7 +23,7 @@ def merge_table(request: Request) -> Table:
     ]
     for item in request.scenarios.plans():
         if not isinstance(item, Planned):
-            notes.append(f"not shown: {item.engine}: {item.reason}")
+            notes.append(f"not shown: {because(item.engine, item.reason)}")
             continue
         plan, found = item.plan, traffic(item.plan)
         layers = item.layer_group.layers

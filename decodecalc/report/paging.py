@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.paging import allocator_ratio, expand_page_ids, paging
 from decodecalc.report.table import Column, Table, percent
+from decodecalc.report.text import because
 from decodecalc.scenario import Planned
 from decodecalc.units import parse_counts
 
@@ -22,7 +23,7 @@ def paging_table(request: Request, allocator_page: int | None, page_ids: str | N
     notes = ["one int32 page id per page: bandwidth is negligible, the dependent load before every tile is not"]
     for item in request.scenarios.plans():
         if not isinstance(item, Planned):
-            notes.append(f"start-up error: {item.engine}: {item.reason}")
+            notes.append(f"start-up error: {because(item.engine, item.reason)}")
             continue
         rows.append(
             {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.cost.calibration import load_calibration
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
 from decodecalc.report.table import Column, Table, cell, percent
+from decodecalc.report.text import because
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.units import human_seconds
 
@@ -30,7 +31,7 @@ def predict_table(
     notes: dict[str, None] = {}
     for item in s.plans():
         if isinstance(item, Refusal):
-            refused.append(f"not shown: {item.engine}: {item.reason}")
+            refused.append(f"not shown: {because(item.engine, item.reason)}")
             continue
         found = [
             predict(item.plan, s.gpu, known, kernel=k, l2=l2, launch=launch)

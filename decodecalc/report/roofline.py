@@ -10,6 +10,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.launch import LaunchPlan
 from decodecalc.models import LayerGroup
 from decodecalc.report.table import Column, Table, percent
+from decodecalc.report.text import because
 from decodecalc.scenario import Planned
 from decodecalc.units import human_bytes, human_seconds
 
@@ -26,7 +27,7 @@ def roofline_table(request: Request, compare: bool = False) -> Table:
     notes: list[str] = []
     for item in request.scenarios.plans():
         if not isinstance(item, Planned):
-            notes.append(f"not shown: {item.engine}: {item.reason}")
+            notes.append(f"not shown: {because(item.engine, item.reason)}")
             continue
         rows.append(_row(item.plan, item.layer_group.name, item.batch.size, item.batch.max_seq_len))
         notes.append(f"peak: {rows[-1]['peak_reason']}")

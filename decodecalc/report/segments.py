@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.segments import segments
 from decodecalc.errors import InputError
 from decodecalc.report.table import Column, Table
+from decodecalc.report.text import because
 from decodecalc.scenario import Planned
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def segments_table(request: Request, only: int | None = None) -> Table:
     notes: list[str] = []
     for item in request.scenarios.plans():
         if not isinstance(item, Planned):
-            notes.append(f"not shown: {item.engine}: {item.reason}")
+            notes.append(f"not shown: {because(item.engine, item.reason)}")
             continue
         plan, batch = item.plan, item.batch
         if only is not None and not 0 <= only < batch.size:

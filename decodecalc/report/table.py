@@ -71,7 +71,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e7 else f"{value:.4g}"
     if isinstance(value, (list, tuple)):
         if all(isinstance(v, int) for v in value):
             return summary(value)

@@ -16,6 +16,15 @@ def plain(text: object) -> str:
     return _CONTROL.sub(_escape, str(text).replace("\t", " ").replace("\n", " "))
 
 
+def because(engine: str, reason: str) -> str:
+    """Why an engine is not there, its name in front exactly once.
+
+    >>> because("flashmla", "pages must hold 64 keys"), because("flashmla", "flashmla: pages must hold 64 keys")
+    ('flashmla: pages must hold 64 keys', 'flashmla: pages must hold 64 keys')
+    """
+    return reason if reason.startswith(engine) else f"{engine}: {reason}"
+
+
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
