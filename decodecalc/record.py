@@ -2,12 +2,13 @@
 
 `dataclasses` writes and compiles up to six functions per class, about half a millisecond each class; a start-up that
 defines eighty of them notices. A `@record` class is a dataclass in every respect that matters (`fields`, `replace`,
-`asdict`, a frozen instance, equality by value, a hash, a repr), but its methods are these generic ones.
+`asdict`, `is_dataclass`, a frozen instance, equality by value, a hash, a repr), but its methods are these generic ones,
+and its fields are entered as `dataclasses` itself enters them (`__dataclass_fields__`, the same since Python 3.7).
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, field, fields  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, TypeVar
 
 T = TypeVar("T")
@@ -67,6 +68,25 @@ def _repr(self: Any) -> str:
     return f"{type(self).__qualname__}({shown})"
 
 
+def _fields_of(cls: type) -> tuple[Field[Any], ...]:
+    """The fields of `cls`, those of its bases first, as `dataclasses` keeps them."""
+    found: dict[str, Field[Any]] = {}
+    for base in reversed(cls.__mro__[1:]):
+        found.update(getattr(base, "__dataclass_fields__", {}))
+    for name, annotation in cls.__annotations__.items():
+        if str(annotation).startswith(("ClassVar", "typing.ClassVar")):
+            continue
+        default = vars(cls).get(name, MISSING)
+        made: Any = default if isinstance(default, Field) else field(default=default)
+        made.name, made.type, made._field_type = name, annotation, _FIELD
+        found[name] = made
+        if made.default is not MISSING:
+            setattr(cls, name, made.default)
+        elif default is not MISSING:
+            delattr(cls, name)
+    return tuple(found.values())
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
     """Make `cls` a frozen record.
@@ -78,16 +98,16 @@ def record(cls: type[T]) -> type[T]:
     >>> Point(1), Point(1) == Point(1, 0), hash(Point(1)) == hash(Point(1))
     (Point(x=1, y=0), True, True)
     """
-    made: Any = dataclass(init=False, repr=False, eq=False)(cls)
-    own = vars(cls)
-    found = fields(made)
+    made: Any = cls
+    found = _fields_of(cls)
+    made.__dataclass_fields__ = {f.name: f for f in found}
     made.__record_names__ = tuple(f.name for f in found)
     made.__record_set__ = frozenset(made.__record_names__)
     made.__record_compared__ = tuple(f.name for f in found if f.compare)
     made.__record_post__ = hasattr(made, "__post_init__")
     for name, method in (("__init__", _init), ("__eq__", _eq), ("__hash__", _hash), ("__repr__", _repr)):
         # A class that brings its own keeps it; `__hash__` is None in a class that defines only `__eq__`.
-        if own.get(name) is None:
+        if vars(cls).get(name) is None:
             setattr(made, name, method)
     made.__setattr__ = made.__delattr__ = _frozen
     return made
