@@ -92,7 +92,7 @@ def default_config(
     fp8, wide_key = kv_bytes_per_element == 1, key_bytes > WIDE_KEY_BYTES
 
     rows = default_rows(q_len, group, v_dim)
-    heavy = rows > 16 and next_power_of_2(v_dim) >= 512  # DeepSeek's absorbed heads: arithmetic, not bytes
+    heavy = rows > 16 and next_power_of_2(v_dim) >= 512  # arithmetic, not bytes: MLA's many heads of one latent
     if heavy and tiles_per_sm <= MANY_TILES:
         rows, heavy = 16, False  # more blocks; the key is read once per 16 rows, mostly from L2
     blocks = requests * kv_heads * cdiv(q_len * group, rows)  # unsplit
@@ -103,7 +103,8 @@ def default_config(
         tile = min(tile, 64)  # converted in registers: larger tiles spill
     tile = max(16, min(tile, 4096 // rows))  # scores and running sums are rows · tile registers
     if heavy:
-        tile, warps, stages, wanted = 64, 8, 2, two_per_sm
+        tile = 1 << round(log2(2 * TILE_BYTES / key_bytes))
+        warps, stages, wanted = 8, 2, two_per_sm
     elif tiles_per_sm <= FEW_TILES:
         warps, stages, wanted = 4, 2, min(two_per_sm, cdiv(reach, tile))
     elif tiles_per_sm <= MANY_TILES:

@@ -130,15 +130,21 @@ def markdown(result: dict[str, Any], command: str) -> str:
     alone = [r["fastest_peer_us"] / r["ours_alone_us"] for r in rows if r["kv_bytes"] < 64e6]
     lost = [r for r in rows if r["speedup"] < 1]
     peak = result["stream_peak_bytes_per_s"]
+
+    def marked(row: dict[str, Any], name: str) -> str:
+        loose = row[f"{name}_spread"] > SPREAD_BOUND
+        return f"{row[f'{name}_us']:.2f}{'*' if loose else ''}"
+
     lines = [
         "# The bundled kernels beside the peers",
         "",
         f"Made by `{command}`.",
         "",
         *(f"- {key}: {value}" for key, value in result["gpu_before"].items()),
-        f"- after: {result['gpu_after'].popitem()[1] if result['gpu_after'] else ''}",
+        f"- the same after: {list(result['gpu_after'].values())[-1]}",
         "- bf16 unless said, page 16 shuffled, cold L2: one CUDA graph over layers with their own KV (8 times the L2 "
-        "in total, 2 to 32 layers), candidates taking turns, medians of 15 or more replays, µs per layer",
+        "in total, 2 to 32 layers), candidates taking turns, medians of 15 or more replays, µs per layer; "
+        "* (max - min) / median above 5 % after a second try",
         f"- read-only stream, best over all cells: {peak / 1e12:.3f} TB/s",
         "",
         f"Below 64 MB of KV, geometric mean over {len(small)} cells: {geometric_mean(small):.2f}× the fastest peer "
@@ -154,9 +160,9 @@ def markdown(result: dict[str, Any], command: str) -> str:
         launch = r["launch"]
         lines.append(
             f"| {r['q_heads']}/{r['kv_heads']}, {r['batch']}, {r['context']} | {r['kv_bytes'] / 1e6:.1f} | "
-            f"{r['ours_us']:.2f} | {r['ours_alone_us']:.2f} | {r.get('stage1_us', '')} | {r.get('merge_us', '')} | "
+            f"{marked(r, 'ours')} | {marked(r, 'ours_alone')} | {r.get('stage1_us', '')} | {r.get('merge_us', '')} | "
             f"{launch['num_splits']} | {launch['tile_keys']}, {launch['warps']}, {launch['stages']} | "
-            f"{r['vllm_triton_us']:.2f} | {r['sglang_triton_us']:.2f} | {r['flash_attention_3_us']:.2f} | "
+            f"{marked(r, 'vllm_triton')} | {marked(r, 'sglang_triton')} | {marked(r, 'flash_attention_3')} | "
             f"{r['fastest_peer']} {r['fastest_peer_us']:.2f} | {r['speedup']:.2f} | {r['stream_us']:.2f} | "
             f"{r['stream_us'] / r['ours_us']:.1%} | {r['kv_bytes'] / peak * 1e6 / r['ours_us']:.1%} |"
         )
@@ -174,10 +180,17 @@ def markdown(result: dict[str, Any], command: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peers", help="folder that kernels_peers.py filled")
+    parser.add_argument(
+        "--render", action="store_true", help="only write the table again, from the JSON of an earlier run"
+    )
     parser.add_argument("--out", required=True, help="path without suffix: .json and .md are written")
     parser.add_argument("--recorded", help="JSON of peers timed on another day, for FlashInfer")
     parser.add_argument("--variants", action="store_true", help="also time other split counts (slower)")
     args = parser.parse_args()
+    if args.render:
+        result = json.loads(Path(args.out).with_suffix(".json").read_text())
+        Path(args.out).with_suffix(".md").write_text(markdown(result, result["command"]))
+        return
     torch.manual_seed(0)
     peers = Peers(args.peers)
     sm_count = torch.cuda.get_device_properties(0).multi_processor_count
@@ -213,10 +226,10 @@ def main() -> None:
             torch.cuda.empty_cache()
     result["stream_peak_bytes_per_s"] = max(r["kv_bytes"] / r["stream_us"] * 1e6 for r in result["cells"])
     result["gpu_after"] = gpu_state()
-    Path(args.out).with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    command = "python tests/benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers" + (
+    result["command"] = "python tests/benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers" + (
         " --recorded RECORDED" if args.recorded else "") + (" --variants" if args.variants else "")  # fmt: skip
-    text = markdown(result, command)
+    Path(args.out).with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    text = markdown(result, result["command"])
     Path(args.out).with_suffix(".md").write_text(text)
     print(text)
 
