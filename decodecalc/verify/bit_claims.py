@@ -15,6 +15,8 @@ from decodecalc.verify.trial import Trial
 if TYPE_CHECKING:
     import torch
 
+# What a launch is made of beside its splits. The launcher's choice of merge depends on the batch, and moves last bits.
+INNER = ("tile_keys", "rows", "rows_used", "warps", "stages", "merge_rows", "merge_splits", "merge_dims", "merge_warps")
 INVARIANT_SPLIT_KEYS = 512  # of the fixed-split-size launch whose cost is reported
 
 
@@ -151,8 +153,8 @@ def _alone(trial: Trial, r: int, mine: torch.Tensor) -> tuple[int | None, bool]:
     if run.unsupported:
         return None, False
     same_cut = list(alone.splits.keys[0]) == list(plan.splits.keys[r])
-    # Only the splits may differ: the same tile, rows and warps as in the batch.
-    inner = {name: getattr(trial.run.launch, name) for name in ("tile_keys", "rows", "rows_used", "warps", "stages")}
+    # Only the splits may differ: everything that a policy says nothing of is as in the batch.
+    inner = {name: getattr(trial.run.launch, name) for name in INNER}
     config = run.launch.replace(**inner, idle_requests=0)
     q, args = trial.inputs.alone(r)
     values = _as_tensor(run.split_values, trial)

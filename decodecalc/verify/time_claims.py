@@ -149,7 +149,8 @@ def time_at(trial: Trial, choice: Any, splits: int, longest: int) -> Timed:
     batch, geo = trial.plan.batch, trial.plan.geometry
     shape = {
         "tile_keys": choice.tile_keys, "rows": choice.rows, "warps": choice.warps or 4, "stages": choice.stages or 3,
-        "window_partition": "window",
+        "rows_used": min(choice.rows, batch.max_q_len * geo.group),
+        "window_partition": "full" if geo.window is None else "window",
     }  # fmt: skip
     if splits == 1:
         config = LaunchConfig(**shape)
