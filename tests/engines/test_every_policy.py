@@ -1,0 +1,243 @@
+"""Laws that every policy obeys in every version: partitions, counts, coverage, both doors, plain values, gates."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from decodecalc.batch import Batch
+from decodecalc.engines import engine_names, load_policy
+from decodecalc.engines.arrays import Batches, at, row
+from decodecalc.engines.base import Policy
+from decodecalc.errors import GateError, InputError
+from decodecalc.geometry import Geometry
+from decodecalc.gpus import Gpu, load_gpu
+from decodecalc.kvcache import KvCache
+from decodecalc.launch import LaunchPlan
+
+POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
+MLA_ONLY = ("flashmla", "vllm-triton-mla")
+AMD_ONLY = ("aiter-unified", "rocm-paged")
+PAGES = {"flashmla": 64, "flash-attention-2": 256}
+# SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
+KEYS_LEFT_OUT = {"sglang-triton": 1}
+
+MERGES_INSIDE = ("_lean_attention_decode_kernel",)  # splits without a merge kernel
+# Work is dealt to the SMs in turn, so equal requests are cut in different places: a class of them has FlashMLA's most
+# splits, or those of the lean kernel's first request.
+DEALT = ("flash_fwd_splitkv_mla_kernel", *MERGES_INSIDE)
+
+every_version = pytest.mark.parametrize(("name", "version"), POLICIES, ids=[f"{n}@{v}" for n, v in POLICIES])
+quick = settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
+
+
+def gpus(name: str) -> st.SearchStrategy[Gpu]:
+    """Devices that the engine runs on."""
+    if name in AMD_ONLY:
+        names = ["mi300x", "mi355x", "mi308x"]
+    elif name == "flashmla":
+        names = ["h100-sxm", "h200-sxm", "h20"]
+    elif name == "sglang-triton":
+        names = ["h100-sxm", "a100-sxm", "mi300x", "mi355x"]
+    elif name == "vllm-triton":
+        names = ["h100-sxm", "l4", "b200-sxm", "rtx-pro-6000-server", "mi300x"]
+    else:
+        names = ["h100-sxm", "h200-sxm"]
+    return st.sampled_from(names).map(load_gpu)
+
+
+def geometries(name: str, windows: bool) -> st.SearchStrategy[Geometry]:
+    """Layers that the engine may serve; SGLang serves both kinds."""
+    mla, plain = strategies.mla_geometries(), strategies.geometries(windows=windows)
+    return mla if name in MLA_ONLY else st.one_of(plain, mla) if name == "sglang-triton" else plain
+
+
+@st.composite
+def steps(draw: st.DrawFn, name: str, windows: bool = True, max_q_len: int = 3) -> tuple[Geometry, Batch, Gpu]:
+    """A layer, a decode step and a device."""
+    queries = max_q_len if draw(st.booleans()) else 1
+    return draw(geometries(name, windows)), draw(strategies.batches(max_q_len=queries)), draw(gpus(name))
+
+
+def cache(name: str) -> KvCache:
+    """bf16 with a page that the engine takes."""
+    return KvCache(page_size=PAGES.get(name, 16))
+
+
+def plan(name: str, version: str, geo: Geometry, batch: Batch, gpu: Gpu) -> LaunchPlan:
+    """The plan; another example where the engine refuses this one, or takes a single query token only."""
+    try:
+        return load_policy(name).plan(geo, batch, cache(name), gpu, {}, version)
+    except GateError:
+        assume(False)
+    except InputError as refused:
+        assume("query token" not in str(refused))
+        raise
+    raise AssertionError
+
+
+@every_version
+@quick
+@given(data=st.data())
+def test_live_splits_tile_the_visible_keys_once(name: str, version: str, data: st.DataObject) -> None:
+    """A request's live splits follow each other without gap or overlap, none is empty, the last ends with the request,
+    and they start at key 0 or, with a window, no later than the first key that a query can see."""
+    geo, batch, gpu = data.draw(steps(name))
+    p = plan(name, version, geo, batch, gpu)
+    assert len(p.splits.keys) == batch.size
+    for r, (length, queries) in enumerate(zip(batch.seq_lens, batch.q_lens)):
+        ranges = p.splits.keys[r]
+        assert len(ranges) == p.splits.live[r] >= 1
+        assert all(start < end for start, end in ranges)
+        assert [start for start, _ in ranges[1:]] == [end for _, end in ranges[:-1]]
+        assert ranges[-1][1] == length
+        if geo.window is None:
+            assert ranges[0][0] == 0
+        else:
+            visible = max(length - queries - geo.window + 1, 0)
+            assert 0 <= ranges[0][0] <= visible + KEYS_LEFT_OUT.get(name, 0)
+
+
+@every_version
+@quick
+@given(data=st.data())
+def test_counts_are_ordered(name: str, version: str, data: st.DataObject) -> None:
+    """working <= live <= requested, live <= launched, live blocks <= launched blocks in every kernel, and partial
+    states have room in the scratch where the split path runs."""
+    geo, batch, gpu = data.draw(steps(name))
+    p = plan(name, version, geo, batch, gpu)
+    for working, live, requested in zip(p.splits.working, p.splits.live, p.splits.requested):
+        assert 0 <= working <= live <= requested
+        assert live <= p.splits.launched
+    for kernel in p.kernels:
+        assert 0 <= kernel.live_blocks <= kernel.launched_blocks
+        assert all(extent >= 1 for extent in kernel.grid)
+    assert [k.role for k in p.kernels].count("stage1") == 1
+    assert p.live_blocks >= 1
+    if p.path in ("split", "3d"):
+        assert p.is_split or p.stage1.name in MERGES_INSIDE
+        assert p.scratch_bytes > 0
+        assert p.state_values > 0
+    else:
+        assert set(p.splits.live) == {1}
+        assert p.state_values == 0
+
+
+@every_version
+@quick
+@given(data=st.data())
+def test_s_star_splits_cover_the_sms(name: str, version: str, data: st.DataObject) -> None:
+    """S* times the unsplit blocks is at least the SMs, and one split less is not."""
+    geo, batch, gpu = data.draw(steps(name))
+    p = plan(name, version, geo, batch, gpu)
+    assert p.s_star * p.unsplit_blocks >= gpu.sm_count
+    assert (p.s_star - 1) * p.unsplit_blocks < gpu.sm_count
+
+
+@every_version
+@quick
+@given(data=st.data())
+def test_blocks_read_what_the_query_sees(name: str, version: str, data: st.DataObject) -> None:
+    """Each request's blocks read at least its visible keys and no more than the batch's longest request has."""
+    geo, batch, gpu = data.draw(steps(name))
+    p = plan(name, version, geo, batch, gpu)
+    for read, length, queries in zip(p.keys_read, batch.seq_lens, batch.q_lens):
+        visible = length if geo.window is None else min(length, geo.window + queries - 1)
+        assert visible - KEYS_LEFT_OUT.get(name, 0) <= read <= batch.max_seq_len
+    assert all(blocks >= 1 for blocks in p.blocks_per_split)
+
+
+@every_version
+@quick
+@given(data=st.data())
+def test_plans_are_plain_values(name: str, version: str, data: st.DataObject) -> None:
+    """to_dict is JSON without NaN, with key ranges on request, and gates name conditions in words with numbers."""
+    geo, batch, gpu = data.draw(steps(name))
+    p = plan(name, version, geo, batch, gpu)
+    text = json.dumps([p.to_dict(), p.splits.to_dict(with_keys=True)], allow_nan=False)
+    assert json.loads(text)[0]["engine"] == name
+    assert p.version == version
+    assert len({gate.name for gate in p.gates}) == len(p.gates) >= 1
+    assert all(gate.reason and isinstance(gate.passed, bool) for gate in p.gates)
+    assert any(re.search(r"\d", gate.reason) for gate in p.gates)
+    assert p.determinism in ("invariant", "fixed size", "fixed count", "batch-dependent")
+
+
+def same_step(policy: Policy, sweep: Batches, found: Any, n: int, p: LaunchPlan) -> None:
+    """Entry n of an array is the plan."""
+    stage1 = [k for k in found.kernels if k.role == "stage1" and at(k.when, n)]
+    assert len(stage1) == 1
+    assert tuple(int(at(extent, n)) for extent in stage1[0].grid) == p.stage1.grid
+    assert (stage1[0].name, int(at(stage1[0].live_blocks, n))) == (p.stage1.name, p.live_blocks)
+    assert found.path_names[bool(at(found.is_split, n))] == p.path
+    assert at(found.launched, n) == p.splits.launched
+    assert int(at(found.scratch_bytes, n)) == p.scratch_bytes
+    assert int(found.unsplit(sweep)[n]) == p.unsplit_blocks
+    assert [bool(at(g.passed, n)) for g in found.gates] == [g.passed for g in p.gates]
+    assert [g.reason(n) for g in found.gates] == [g.reason for g in p.gates]
+    assert policy.name == p.engine
+
+
+@every_version
+@quick
+@given(data=st.data())
+def test_whole_arrays_plan_what_single_steps_plan(name: str, version: str, data: st.DataObject) -> None:
+    """One rule, two doors: entry n of a sweep of uniform steps is the plan of step n, request by request."""
+    geo, gpu, policy = data.draw(geometries(name, True)), data.draw(gpus(name)), load_policy(name)
+    queries = data.draw(st.integers(1, 3))
+    cases = data.draw(
+        st.lists(st.tuples(st.integers(1, 70), strategies.key_counts, st.integers(1, queries)), min_size=1, max_size=5)
+    )
+    cases = [(b, length + q, q) for b, length, q in cases]
+    plans = [plan(name, version, geo, Batch.uniform(*case), gpu) for case in cases]
+    sweep = Batches.uniform(*(np.array(column) for column in zip(*cases)))
+    found = policy.launches(geo, sweep, cache(name), gpu, policy.options_type(), policy.version(version))
+    for n, p in enumerate(plans):
+        same_step(policy, sweep, found, n, p)
+        size = p.batch.size
+        if p.stage1.name in DEALT:
+            assert row(found.live, n, 1)[0] in (max(p.splits.live), p.splits.live[0])
+            continue
+        assert row(found.live, n, size) == p.splits.live
+        assert row(found.requested, n, size) == p.splits.requested
+        assert row(found.blocks_per_split, n, size) == p.blocks_per_split
+        if found.keys_read is not None:
+            assert row(found.keys_read, n, size) == p.keys_read
+
+
+@every_version
+@quick
+@given(data=st.data())
+def test_counted_classes_are_equal_requests(name: str, version: str, data: st.DataObject) -> None:
+    """A step of classes with counts is the step with its requests written out."""
+    geo, gpu, policy = data.draw(geometries(name, False)), data.draw(gpus(name)), load_policy(name)
+    classes = data.draw(st.lists(st.tuples(strategies.key_counts, st.integers(1, 20)), min_size=1, max_size=4))
+    p = plan(name, version, geo, Batch([length for length, count in classes for _ in range(count)]), gpu)
+    lens, counts = (np.array([column]) for column in zip(*classes))
+    step = Batches(lens, np.ones_like(lens), counts)
+    found = policy.launches(geo, step, cache(name), gpu, policy.options_type(), policy.version(version))
+    same_step(policy, step, found, 0, p)
+
+
+@every_version
+def test_a_refused_scenario_has_a_code(name: str, version: str) -> None:
+    """An odd head dim, an odd page and an unknown device either give a plan or a GateError with a machine word."""
+    policy = load_policy(name)
+    for geo in (Geometry(7, 7, 36), Geometry(12, 4, 1024), Geometry(16, 1, 576, 512, mla=True)):
+        for page in (1, 7, 64):
+            for gpu in (Gpu(name="unheard-of", sm_count=7, hbm_bytes_per_s=1e12), load_gpu("mi300x")):
+                code = ""
+                try:
+                    code = policy.plan(geo, Batch([5]), KvCache(page_size=page), gpu, {}, version).path
+                except GateError as refused:
+                    code = refused.code
+                assert code
