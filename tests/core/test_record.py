@@ -51,9 +51,7 @@ def test_instances_are_frozen_compare_by_value_and_hash() -> None:
     assert pickle.loads(pickle.dumps(a)) == a
 
 
-@pytest.mark.parametrize(
-    ("args", "named"), [((), {}), ((1, 2, (), [], 5), {}), ((1,), {"x": 2}), ((1,), {"z": 2})]
-)
+@pytest.mark.parametrize(("args", "named"), [((), {}), ((1, 2, (), [], 5), {}), ((1,), {"x": 2}), ((1,), {"z": 2})])
 def test_wrong_values_are_refused(args: tuple[object, ...], named: dict[str, object]) -> None:
     """Missing, too many, twice, unknown: TypeError, as a dataclass raises."""
     with pytest.raises(TypeError):
