@@ -98,10 +98,7 @@ class Quantity:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "name": self.name, "predicted": self.predicted, "observed": self.observed, "difference": self.difference,
-            "unit": self.unit,
-        }  # fmt: skip
+        return {"name": self.name, "predicted": self.predicted, "observed": self.observed, "unit": self.unit}
 
 
 @dataclass(frozen=True)

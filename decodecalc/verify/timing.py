@@ -14,7 +14,7 @@ from typing import Any
 
 COLD_FACTOR = 3  # layers' KV over L2
 MAX_LAYERS = 768
-MIN_LAYERS = 2
+MIN_LAYERS = 3
 SPREAD_LIMIT = 0.05
 MEMORY_SHARE = 0.4  # of the free device memory that the pool may take
 FALLBACK_L2_BYTES = 64 * 2**20

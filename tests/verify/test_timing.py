@@ -14,7 +14,7 @@ L2 = 60 * 2**20
 @given(st.integers(1, 10**10))
 def test_layers_overflow_the_l2_three_times_where_their_number_allows(layer_bytes):
     layers, cold = layers_needed(layer_bytes, L2, None)
-    assert 2 <= layers <= MAX_LAYERS
+    assert 3 <= layers <= MAX_LAYERS
     assert cold == (layers * layer_bytes >= COLD_FACTOR * L2)
     assert cold or layers == MAX_LAYERS
 
