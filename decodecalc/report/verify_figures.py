@@ -90,7 +90,7 @@ def _errors(rows: Sequence[Any]) -> tuple[bytes, str] | None:
                 )
         ax.set(xlabel="error of the predicted time, %", ylabel="cases at or below it, %", xlim=(0, 100), ylim=(0, 100),
                title="How far off the time model and the two baselines are")  # fmt: skip
-        ax.legend(loc="lower right")
+        ax.legend(loc="best")
         return _svg(fig), "Share of cases whose predicted time is off by at most so much: the model and two baselines."
 
 
