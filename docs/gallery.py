@@ -11,28 +11,35 @@ import io
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import report_figures  # noqa: E402
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: the command that draws it (without -o), and what to see in it."""
+    """One figure: the command that draws it (without -o), and what to see in it. make: drawn by this instead."""
 
     name: str
     title: str
     command: str
     words: str
-    report: str | None = None
+    make: Callable[[], bytes] | None = None
 
     @property
     def argv(self) -> list[str]:
         """Arguments of decodecalc, the output left out."""
-        measured = f" --measured {self.report}" if self.report else ""
-        return shlex.split(self.command + measured)
+        return shlex.split(self.command)
+
+    @property
+    def how(self) -> str:
+        """What draws it, for its caption."""
+        return self.command if self.make else f"decodecalc {shlex.join(self.argv)} -o {self.name}.png"
 
 
 FIGURES = (
@@ -103,20 +110,43 @@ FIGURES = (
 )
 
 
+def measured() -> Iterator[Figure]:
+    """Figures of the committed reports."""
+    if (ROOT / report_figures.PEERS).exists():
+        yield Figure(
+            "kernels-vs-peers",
+            "The bundled kernel beside its peers",
+            "python docs/gallery.py",
+            "How many times longer than a plain read of the same bytes each kernel takes: 1 is the memory's own rate."
+            f" Measured on one GPU in one run; the numbers are in `{report_figures.PEERS}`.",
+            report_figures.peers,
+        )
+    for name, command in report_figures.latency_commands():
+        yield Figure(
+            name,
+            f"Time against the split count, measured: {' '.join(command.split()[2:-4])}",
+            command,
+            "Crosses are measurements from the report; the line was predicted without them.",
+        )
+
+
 def available() -> tuple[Figure, ...]:
-    """Figures whose report, where they need one, is committed."""
-    return tuple(f for f in FIGURES if f.report is None or (ROOT / f.report).exists())
+    """Every figure there is to draw."""
+    return (*FIGURES, *measured())
 
 
 @functools.cache
 def draw(figure: Figure) -> bytes:
     """The figure as PNG."""
+    if figure.make:
+        return figure.make()
     from decodecalc.cli.main import run
 
     said = io.StringIO()
+    argv = [str(ROOT / a) if a.startswith("reports/") else a for a in figure.argv]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said):
         target = Path(folder) / "figure.png"
-        if run([*figure.argv, "-o", str(target)]):
+        if run([*argv, "-o", str(target)]):
             raise SystemExit(f"gallery: decodecalc {shlex.join(figure.argv)}: {said.getvalue()}")
         return target.read_bytes()
 
@@ -131,7 +161,7 @@ def page() -> str:
     out: list[str] = []
     for f in available():
         out += [f"## {f.title}", "", f.words, "", f"![{f.title}](figures/{f.name}.png){{ loading=lazy }}", ""]
-        out += [f"`decodecalc {shlex.join(f.argv)} -o {f.name}.png`", ""]
+        out += [f"`{f.how}`", ""]
     return "\n".join(out)
 
 
