@@ -1,5 +1,5 @@
 # The README's two commands, and what CI runs. Nothing here needs more than python3 and pip.
-.PHONY: grid test ci clean
+.PHONY: grid test ci docs gallery outputs clean
 
 grid:
 	sh .ci/venv && .venv/bin/decodecalc grid --model llama3-8b --tp 8
@@ -9,6 +9,17 @@ test:
 
 ci:
 	bash .ci/run
+
+# Needs no network. `make docs` leaves the pages in site/.
+docs:
+	sh .ci/venv docs && .venv/bin/mkdocs build --strict
+
+gallery:
+	sh .ci/venv docs && .venv/bin/python docs/gallery.py gallery
+
+# Writes what README and docs say a command prints anew, from what it prints now.
+outputs:
+	sh .ci/venv docs && .venv/bin/python docs/blocks.py
 
 clean:
 	rm -rf .venv build dist *.egg-info site

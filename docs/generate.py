@@ -71,6 +71,9 @@ def _command(name: str, command: click.Command, scenario: dict[str, click.Option
     out += ["```text", " ".join(["decodecalc", name, *arguments, "[OPTIONS]"]), "```", ""]
     if command.epilog:
         out += [f"Example: `{' '.join(command.epilog.removeprefix('Example:').split())}`", ""]
+    if name in _WITH_ROWS:
+        keys = ", ".join(f"`{key}`" for key in _row_keys(name))
+        out += [f"Row keys of `--format json` and `csv`: {keys}.", ""]
     options = _options_of(command)
     shared = [n for n, p in options.items() if n in scenario and p.help == scenario[n].help]
     own = [p for n, p in options.items() if n not in shared]
@@ -79,6 +82,25 @@ def _command(name: str, command: click.Command, scenario: dict[str, click.Option
     else:
         own = list(options.values())
     return [*out, *_option_table(own)]
+
+
+_WITH_ROWS = ("grid", "segments", "merge", "roofline", "paging", "explain", "predict", "choose")
+
+
+def _row_keys(name: str) -> list[str]:
+    """Keys of the first row that a command prints."""
+    import contextlib
+    import io
+    import json
+
+    from decodecalc.cli.main import run
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = run([name, "--engine", "vllm-triton", "--format", "json"])
+    if code:
+        raise SystemExit(f"decodecalc {name} ended with {code}")
+    return list(json.loads(out.getvalue())["rows"][0])
 
 
 def _option_table(options: Iterable[click.Option]) -> list[str]:
