@@ -1,0 +1,47 @@
+"""`decodecalc calibrate`: measure this GPU's parameters."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command("calibrate", epilog="Example:  decodecalc calibrate --output h200.json")
+@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False), help="The calibration file to write.")
+@click.option("--device-index", type=int, default=0, show_default=True, help="Which GPU of this machine.")
+def command(output: str, device_index: int) -> None:
+    """Measure every parameter of the time model on this GPU, each by its own microbenchmark.
+
+    Needs a CUDA GPU and takes a few minutes. Interrupted, it goes on where it stopped when called again. Use the
+    file with `--calibration` of predict and choose.
+    """
+    from decodecalc.errors import InputError
+    from decodecalc.gpus import detect_gpu
+    from decodecalc.verify.device import open_device
+
+    target = Path(output)
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"cannot write {output}: no such folder")
+    device = open_device("cuda", device_index)
+    gpu = detect_gpu(device_index)
+    journal = target.with_name(f".{target.name}.journal")
+
+    from decodecalc.verify.calibrate import calibrate
+
+    def tick(part: str, done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            bar = "#" * (30 * done // total)
+            click.echo(f"\r[{bar:<30}] {done}/{total} {part[:60]:<60}", err=True, nl=False)
+
+    try:
+        found = calibrate(device, gpu, journal, tick)
+    except KeyboardInterrupt:
+        click.echo(f"\ninterrupted: finished parts are in {journal}; the same command goes on from there", err=True)
+        raise
+    if sys.stderr.isatty():
+        click.echo("", err=True)
+    found.save(target)
+    click.echo(f"{found.label}: {len(found.parameters)} parameters, {len(found.variants)} variants", err=True)
+    click.echo(f"wrote {output}", err=True)

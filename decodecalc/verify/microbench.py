@@ -1,0 +1,348 @@
+"""Microbenchmarks on a CUDA device: launches, streams, and the bundled kernel in shapes that show one cost at a time.
+
+Every time is of CUDA graphs replayed back to back (no wait between them, so that no host time is inside), per call,
+median of several groups. KV comes from a pool much larger than the L2; consecutive calls read different pages.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from decodecalc.cost.parameters import Variant
+from decodecalc.intmath import cdiv, round_up
+from decodecalc.verify.derive import FEW, LONG, MANY, StageTimes
+
+PAGE = 16
+MLA_VALUE = 512
+COLD_FACTOR = 2.5  # bytes between two reads of a page, in L2 sizes
+FEWEST_CALLS, MOST_CALLS = 12, 512
+POOL_BYTES = 3 << 30
+GROUPS, GROUP_S = 5, 1.5e-3
+MERGE_SPLITS = (2, 4, 8, 16, 32, 64, 128, 256)
+NARROW, WIDE = 1, 16  # query heads of one KV head in the row probe
+TORCH_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds per call; spread: (largest - smallest group) over the median."""
+
+    seconds: float
+    spread: float
+
+
+@triton.jit
+def _empty_kernel(x):  # type: ignore[no-untyped-def]
+    if tl.program_id(0) == -1:
+        tl.store(x, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read_kernel(x, out, per_block, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Each block adds up its own stretch of int32 words; the sum is stored only if it is a value that never occurs."""
+    first = tl.program_id(0).to(tl.int64) * per_block
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.int32)
+    for at in tl.range(0, per_block, BLOCK, num_stages=4):
+        total += tl.load(x + first + at + i)
+    if tl.sum(total) == 0x7EADBEEF:
+        tl.store(out, 1)
+
+
+def capture(calls: Sequence[Callable[[], Any]]) -> Any:
+    """The calls as one CUDA graph. Everything in them must have been compiled before."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    # Not the torch.cuda.graph context: it collects garbage every time, which takes longer than the timing.
+    with torch.cuda.stream(stream):
+        calls[0]()
+        torch.cuda.synchronize()
+        graph.capture_begin()
+        for call in calls:
+            call()
+        graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph
+
+
+def time_calls(calls: Sequence[Callable[[], Any]]) -> Sample:
+    """Seconds per call of a graph of these calls, replayed back to back."""
+    graph = capture(calls)
+    once = _group(graph, 1)
+    replays = max(2, min(200, int(GROUP_S / max(once, 1e-6))))
+    times = [_group(graph, replays) / len(calls) for _ in range(GROUPS)]
+    median = statistics.median(times)
+    return Sample(median, (max(times) - min(times)) / median)
+
+
+def _group(graph: Any, replays: int) -> float:
+    """Seconds per replay; one replay runs before the clock starts, so that the device is already busy."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    graph.replay()
+    begin.record()
+    for _ in range(replays):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3 / replays
+
+
+def launch_probes(sm_count: int) -> dict[str, Sample]:
+    """launch_graph_s, launch_block_s, launch_stream_s."""
+    x = torch.zeros(1, dtype=torch.int32, device="cuda")
+    large = 64 * sm_count
+
+    def empty(blocks: int) -> Callable[[], Any]:
+        return lambda: _empty_kernel[(blocks,)](x)
+
+    one, many = time_calls([empty(1)] * 256), time_calls([empty(large)] * 64)
+    times = []
+    for _ in range(GROUPS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(300):
+            x.fill_(1)
+        end.record()
+        torch.cuda.synchronize()
+        times.append(float(begin.elapsed_time(end)) * 1e-3 / 300)
+    stream = statistics.median(times)
+    return {
+        "launch_graph_s": one,
+        "launch_block_s": Sample((many.seconds - one.seconds) / (large - 1), many.spread),
+        "launch_stream_s": Sample(stream, (max(times) - min(times)) / stream),
+    }
+
+
+READ_BLOCK = 1024  # words that a block of the read kernel loads at a time
+
+
+def read_time(total_bytes: int, blocks: int, buffer: torch.Tensor, same: bool) -> tuple[int, Sample]:
+    """(bytes read, time) of a read-only stream by that many blocks; same: always the same bytes, else cold ones."""
+    out = torch.zeros(1, dtype=torch.int32, device="cuda")
+    words = max(total_bytes // 4 // blocks // READ_BLOCK, 1) * READ_BLOCK
+    used = words * blocks
+    places = 1 if same else max(1, buffer.numel() // used)
+    calls = [
+        lambda i=i: _read_kernel[(blocks,)](buffer[(i % places) * used :], out, words, BLOCK=READ_BLOCK, num_warps=4)
+        for i in range(max(places, 16))
+    ]
+    return used * 4, time_calls(calls)
+
+
+def memory_probes(sm_count: int, l2_bytes: int) -> dict[str, Sample]:
+    """hbm_sustained_bytes_per_s, l2_bytes_per_s, l2_capacity_bytes.
+
+    Rates are marginal, between two sizes: a launch's own cost drops out. Sustained: the best block count. Capacity: the
+    largest buffer that repeated reads find at more than the mean of both rates.
+    """
+    buffer = torch.randint(0, 1 << 30, ((4 << 30) // 4,), dtype=torch.int32, device="cuda")
+
+    def marginal(blocks: int) -> Sample:
+        (small, a), (large, b) = (read_time(n, blocks, buffer, False) for n in (256 << 20, 1 << 30))
+        return Sample((large - small) / (b.seconds - a.seconds), max(a.spread, b.spread))
+
+    hbm = max((marginal(k * sm_count) for k in (2, 4, 8)), key=lambda s: s.seconds)
+    blocks = 4 * sm_count
+    (small, a), (large, b) = (read_time(l2_bytes // n, blocks, buffer, True) for n in (12, 4))
+    l2 = Sample((large - small) / (b.seconds - a.seconds), max(a.spread, b.spread))
+    own = a.seconds - small / l2.seconds  # the launch's own cost
+    held = large
+    for share in range(5, 20):
+        size, found = read_time(l2_bytes * share // 16, blocks, buffer, True)
+        if size / max(found.seconds - own, 1e-9) > (hbm.seconds + l2.seconds) / 2:
+            held = max(held, size)
+    return {
+        "hbm_sustained_bytes_per_s": hbm,
+        "l2_bytes_per_s": l2,
+        "l2_capacity_bytes": Sample(float(held), 1 / 16),
+    }
+
+
+class Pool:
+    """Pages of K and V for one element type, widths and KV heads; calls take disjoint random pages of it.
+
+    head_dim_v 0: MLA, the value is the first MLA_VALUE elements of the key.
+    """
+
+    def __init__(
+        self, dtype: str, head_dim: int, head_dim_v: int, kv_heads: int = 1, pool_bytes: int = POOL_BYTES
+    ) -> None:
+        self.dtype, self.head_dim, self.kv_heads = dtype, head_dim, kv_heads
+        self.v_dim = head_dim_v or MLA_VALUE
+        kind = TORCH_TYPES[dtype]
+        self.page_bytes = PAGE * kv_heads * (head_dim + head_dim_v) * kind.itemsize
+        self.pages = pool_bytes // self.page_bytes
+        self.k = _random((self.pages, PAGE, kv_heads, head_dim), kind)
+        self.v = _random((self.pages, PAGE, kv_heads, head_dim_v), kind) if head_dim_v else None
+        self.order = torch.randperm(self.pages, device="cuda").int()
+        self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        self._at = 0
+
+    def table(self, lens: Sequence[int], distinct: bool = True) -> torch.Tensor:
+        """A block table [requests, pages]: the next pages of the pool, or one request's pages for all (equal) ones.
+
+        Rows are padded to 16 entries: Triton compiles strides that are multiples of 16 separately.
+        """
+        columns = [cdiv(n, PAGE) for n in lens]
+        need = sum(columns) if distinct else columns[0]
+        if self._at + need > self.pages:
+            self._at = 0
+        part = self.order[self._at : self._at + need]
+        self._at += need
+        table = torch.zeros((len(lens), round_up(max(columns), 16)), dtype=torch.int32, device="cuda")
+        if len(set(columns)) == 1:
+            table[:, : columns[0]] = part.view(-1, columns[0])
+        else:
+            for row, pages in zip(table, part.split(columns)):
+                row[: len(pages)] = pages
+        return table
+
+    def calls_for(self, lens: Sequence[int]) -> int:
+        """Calls in a graph, so that a replay finds nothing of the last one in the L2."""
+        cold = COLD_FACTOR * self.l2_bytes / (sum(cdiv(n, PAGE) for n in lens) * self.page_bytes)
+        return max(FEWEST_CALLS, min(MOST_CALLS, int(cold) + 1))
+
+
+def _random(shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+    if kind != torch.float8_e4m3fn:
+        return torch.randn(shape, device="cuda", dtype=kind)
+    out = torch.empty(shape, device="cuda", dtype=kind)
+    step = max(1, (1 << 27) // (shape[1] * shape[2] * shape[3]))
+    for i in range(0, shape[0], step):
+        out[i : i + step] = torch.randn((min(step, shape[0] - i), *shape[1:]), device="cuda").to(kind)
+    return out
+
+
+def kernel_calls(
+    pool: Pool,
+    config: Any,
+    lens: Sequence[int],
+    q_heads: int,
+    count: int,
+    run: str = "both",
+    shared: bool = False,
+    split_values: Sequence[int] | None = None,
+) -> list[Callable[[], Any]]:
+    """`count` calls of the bundled kernel on requests of these lengths, each on other pages of the pool."""
+    from decodecalc_kernels import Workspace, decode_attention
+
+    requests, q_type = len(lens), torch.float16 if pool.dtype == "fp16" else torch.bfloat16
+    q = torch.randn((requests, q_heads, pool.head_dim), device="cuda", dtype=q_type)
+    out = torch.empty((requests, q_heads, pool.v_dim), device="cuda", dtype=q_type)
+    on_device = torch.tensor(list(lens), dtype=torch.int32, device="cuda")
+    space = None if config.direct else Workspace.allocate(requests, q_heads, pool.v_dim, config.num_splits, "cuda")
+    if space is not None and run == "merge":
+        space.out.zero_(), space.max.zero_(), space.sum.fill_(1.0)
+    more: dict[str, Any] = {} if pool.v is not None else {"v_dim": pool.v_dim}
+    if split_values is not None:
+        more["split_values"] = torch.tensor(list(split_values), dtype=torch.int32, device="cuda")
+    tables = [pool.table(lens, not shared) for _ in range(count)]
+
+    def call(table: torch.Tensor) -> Callable[[], Any]:
+        return lambda: decode_attention(
+            q, pool.k, pool.v, seq_lens=on_device, page_table=table, config=config, workspace=space, out=out, run=run,
+            **more,
+        )  # fmt: skip
+
+    return [call(table) for table in tables]
+
+
+@contextmanager
+def compiled_kernels() -> Iterator[list[Any]]:
+    """Collects the compiled stage-1 kernels that calls inside the block launch."""
+    from decodecalc_kernels import stage1
+
+    kernel, seen = stage1.stage1_kernel, []
+    original = kernel.run
+
+    def run(*args: Any, **options: Any) -> Any:
+        found = original(*args, **options)
+        seen.append(found)
+        return found
+
+    kernel.run = run
+    try:
+        yield seen
+    finally:
+        del kernel.run
+
+
+def resident_slots(pool: Pool, config: Any, group: int, gpu: Any) -> int:
+    """Blocks of this variant that one SM holds, from the compiled kernel's registers and shared memory."""
+    from decodecalc.verify.residency import resident_blocks
+
+    with compiled_kernels() as seen:
+        kernel_calls(pool, config, [config.tile_keys], group, 1)[0]()
+        torch.cuda.synchronize()
+    compiled = seen[-1]
+    compiled._init_handles()  # registers are known once the kernel is loaded
+    found = resident_blocks(gpu, 32 * config.warps, compiled.n_regs, compiled.metadata.shared)
+    return max(found or 1, 1)
+
+
+def unsplit_config(variant: Variant) -> Any:
+    """The launch of one block per request and KV head."""
+    from decodecalc_kernels import LaunchConfig
+
+    return LaunchConfig(tile_keys=variant.tile_keys, rows=variant.rows, warps=variant.warps, stages=variant.stages)
+
+
+def split_config(variant: Variant, splits: int, split_keys: int, rows: int, v_dim: int) -> Any:
+    """The launch of splits of one length; rows: output rows of the merge (tokens x query heads)."""
+    from decodecalc_kernels.heuristic import merge_shape
+
+    shape = merge_shape(splits, rows, v_dim)
+    return unsplit_config(variant).replace(num_splits=splits, split_rule="size", split_value=split_keys, **shape)
+
+
+def stage_probes(pool: Pool, variant: Variant, sm_count: int, slots: int) -> tuple[StageTimes, float]:
+    """Times of stage 1 that `derive.derive_stage` needs, and the largest spread among them."""
+    config, tile = unsplit_config(variant), variant.tile_keys
+    group = 4 if variant.rows == 16 else variant.rows
+    spreads: list[float] = []
+
+    def seconds(blocks: int, tiles: int, heads: int = group, shared: bool = False) -> float:
+        lens = [tiles * tile] * blocks
+        count = FEWEST_CALLS if shared else pool.calls_for(lens)
+        found = time_calls(kernel_calls(pool, config, lens, heads, count, shared=shared))
+        spreads.append(found.spread)
+        return found.seconds
+
+    full = sm_count * slots
+    points = {(1, FEW), (1, LONG), (3 * full, 2)}
+    points |= {(n, t) for n in (sm_count, 2 * sm_count, full) for t in (FEW, MANY, LONG)}
+    times = {point: seconds(*point) for point in sorted(points)}
+    narrow, wide = (NARROW, WIDE) if variant.rows == 16 else (variant.rows // 2 + 1, variant.rows)
+    found = StageTimes(
+        by_blocks=times,
+        narrow_s=seconds(sm_count, FEW, narrow),
+        wide_s=seconds(sm_count, FEW, wide),
+        narrow_rows=narrow,
+        wide_rows=wide,
+        shared_s={t: seconds(full, t, shared=True) for t in (FEW, MANY)},
+    )
+    return found, max(spreads)
+
+
+def merge_probes(pool: Pool, variant: Variant) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+    """Seconds by split count of both kernels, of stage 1 alone and of the merge alone: 8 requests of 4 query heads, one
+    tile a split."""
+    times: dict[str, dict[int, float]] = {"both": {}, "stage1": {}, "merge": {}}
+    requests, group, tile = 8, 4, variant.tile_keys
+    for splits in MERGE_SPLITS:
+        config = split_config(variant, splits, tile, requests * group, pool.v_dim)
+        lens = [splits * tile] * requests
+        for run, into in times.items():
+            count = 64 if run == "merge" else pool.calls_for(lens)
+            into[splits] = time_calls(kernel_calls(pool, config, lens, group, count, run)).seconds
+    return times["both"], times["stage1"], times["merge"]

@@ -1,0 +1,317 @@
+"""The GPU half of the accuracy experiment: calibrate, then time every cell; writes raw JSON.
+
+    python tests/benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json [--peers .peers] [--limit 420]
+
+Parts in order of weight: calibration (skipped when the file exists), the cells of accuracy_cells.py under the bundled
+kernel's own, vLLM's and SGLang's split rules, sweeps over split counts, the peers' own kernels. What was finished when
+the limit (seconds) is reached is on disk. `accuracy.py` turns the raw file into the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from accuracy_cells import CELLS, PEER_FIT_CELLS, PEER_TEST_CELLS, SWEPT, SWEPT_SPLITS, Cell
+
+from decodecalc.batch import Batch
+from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.tuning import default_variant, row_block, tune, tuned_variants
+from decodecalc.engines import plan
+from decodecalc.geometry import Geometry
+from decodecalc.intmath import cdiv
+from decodecalc.kvcache import KvCache
+
+RULES = ("bundled", "vllm-triton", "sglang-triton")
+START = time.time()
+
+
+def log(*words: object) -> None:
+    """Progress with the time since the start."""
+    print(f"[{time.time() - START:6.1f}]", *words, file=sys.stderr, flush=True)
+
+
+def shape_of(cell: Cell) -> tuple[Geometry, Batch, KvCache]:
+    """The cell in decodecalc's terms."""
+    return Geometry(cell.q_heads, cell.kv_heads, cell.head_dim), Batch(cell.lens), KvCache(cell.dtype, 16)
+
+
+def variant_fields(variant: Any) -> dict[str, Any]:
+    """LaunchConfig fields of a variant."""
+    return {n: getattr(variant, n) for n in ("rows", "warps", "stages")} | {"tile_keys": variant.tile_keys}
+
+
+def sized(cell: Cell, variant: Any, splits: int, split_keys: int) -> Any:
+    """The launch of splits of one length."""
+    from decodecalc_kernels import LaunchConfig
+    from decodecalc_kernels.heuristic import merge_shape
+
+    if splits == 1:
+        return LaunchConfig(**variant_fields(variant))
+    merge = merge_shape(splits, len(cell.lens) * cell.q_heads, cell.head_dim)
+    return LaunchConfig(
+        num_splits=splits, split_rule="size", split_value=split_keys, **variant_fields(variant), **merge
+    )
+
+
+def ruled(cell: Cell, rule: str, gpu: Any, calibration: Any) -> tuple[Any, tuple[int, ...] | None, Any]:
+    """(launch, split values, variant) of the bundled kernel under a rule."""
+    from decodecalc_kernels import LaunchConfig
+    from decodecalc_kernels.heuristic import merge_shape
+
+    geo, batch, kv = shape_of(cell)
+    rows = row_block(geo, 1)
+    if rule == "bundled":
+        best = tune(geo, batch, kv, gpu, calibration)
+        return sized(cell, best, best.splits, best.split_keys), None, best
+    variant = default_variant(calibration, geo, kv, rows)
+    found = plan(rule, geo, batch, kv=kv, gpu=gpu)
+    if not found.is_split:
+        return LaunchConfig(**variant_fields(variant)), None, variant
+    count = found.splits.launched
+    merge = merge_shape(count, len(cell.lens) * cell.q_heads, cell.head_dim)
+    more = {"num_splits": count, **variant_fields(variant), **merge}
+    if rule == "vllm-triton":
+        return LaunchConfig(split_rule="count", split_value=count, split_unit=found.tile_keys, **more), None, variant
+    return LaunchConfig(split_rule="counts", split_unit=32, **more), found.splits.requested, variant
+
+
+def sweep_launches(cell: Cell, gpu: Any, calibration: Any) -> list[tuple[Any, Any]]:
+    """(launch, variant) of every distinct split count of the sweep, for every tuning of the cell's shape."""
+    geo, _, kv = shape_of(cell)
+    out: dict[Any, Any] = {}
+    for variant in tuned_variants(calibration, geo, kv, row_block(geo, 1)):
+        tiles = cdiv(max(cell.lens), variant.tile_keys)
+        for splits in SWEPT_SPLITS:
+            if splits <= tiles:
+                per = cdiv(tiles, splits)
+                out.setdefault(sized(cell, variant, cdiv(tiles, per), per * variant.tile_keys), variant)
+    return list(out.items())
+
+
+def compile_cell(job: tuple[Cell, list[Any], tuple[int, ...] | None]) -> None:
+    """Compile a cell's kernels in a process of its own."""
+    from decodecalc.verify import microbench as bench
+
+    cell, configs, values = job
+    pool = bench.Pool(cell.dtype, cell.head_dim, cell.head_dim, cell.kv_heads, pool_bytes=64 << 20)
+    lens = [64] * max(2, min(len(cell.lens), 2)) if len(cell.lens) > 1 else [64]
+    for config in configs:
+        bench.kernel_calls(
+            pool, config, lens, cell.q_heads, 1, split_values=None if values is None else values[:1] * len(lens)
+        )[0]()
+    bench.torch.cuda.synchronize()
+
+
+def compile_peers(job: tuple[str, list[Cell]]) -> None:
+    """Compile the peers' Triton kernels for one head geometry in a process of its own."""
+    folder, cells = job
+    peers, peer_cell, torch = load_peers(folder)
+    for cell in cells:
+        state = allocate(peer_cell(cell), torch, layers=1)
+        for call in peer_calls(peers, peer_cell(cell), state).values():
+            call(state.kv[0])
+    torch.cuda.synchronize()
+
+
+def load_peers(folder: str) -> tuple[Any, Any, Any]:
+    """The peer bench's Peers, a converter of our cells to its cells, and torch."""
+    import torch
+
+    sys.path.insert(0, os.environ.get("PEER_BENCH", ".scratch"))
+    import peer_bench
+
+    def convert(cell: Cell) -> Any:
+        equal = len(set(cell.lens)) == 1
+        lens = () if equal else cell.lens
+        return peer_bench.Cell(
+            cell.q_heads, cell.kv_heads, cell.head_dim, len(cell.lens), max(cell.lens), seq_lens=lens
+        )
+
+    return peer_bench.Peers(folder), convert, torch
+
+
+def allocate(cell: Any, torch: Any, layers: int | None = None) -> Any:
+    """The peer cell's tensors with enough layers that none of their KV is in the L2 when its turn comes again."""
+    import peer_bench
+
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    layers = layers or max(2, min(128, int(2.5 * l2 / cell.kv_bytes) + 1))
+    pages = cdiv(cell.context, cell.page)
+    shape = (cell.batch * pages, cell.page, cell.kv_heads, cell.head_dim)
+    kv = [tuple(torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in "kv") for _ in range(layers)]
+    q = torch.randn(cell.batch, cell.q_heads, cell.head_dim, device="cuda", dtype=torch.bfloat16)
+    table = torch.randperm(cell.batch * pages, device="cuda").int().view(cell.batch, pages)
+    lens = torch.tensor(cell.seq_lens or [cell.context] * cell.batch, device="cuda", dtype=torch.int32)
+    return peer_bench.State(kv, q, torch.empty_like(q), table, lens)
+
+
+def peer_calls(peers: Any, cell: Any, state: Any) -> dict[str, Any]:
+    """Calls of one layer's (K, V), by kernel."""
+    return {
+        "vllm-triton": peers.vllm(cell, state),
+        "vllm-triton-2d": peers.vllm(cell, state, threshold=0),
+        "sglang-triton": peers.sglang_decode(cell, state),
+        "flash-attention-3": peers.flash3(cell, state),
+    }
+
+
+class Raw:
+    """The raw file, written after every part."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data: dict[str, Any] = {"schema": "decodecalc/accuracy-raw/1", "cells": [], "sweeps": [], "peers": []}
+
+    def save(self) -> None:
+        """To disk."""
+        self.path.write_text(json.dumps(self.data), encoding="utf-8")
+
+
+def measure_cells(raw: Raw, gpu: Any, calibration: Any, limit: float) -> None:
+    """Every cell under every rule, and the sweeps, grouped so that a pool serves neighbours."""
+    from decodecalc.verify import microbench as bench
+
+    swept = set(SWEPT)
+    every = sorted({*CELLS, *SWEPT}, key=lambda c: (c.dtype, c.head_dim, c.kv_heads))
+    pool, key = None, None
+    for cell in every:
+        if time.time() - START > limit:
+            log("limit reached in cells")
+            return
+        if key != (cell.dtype, cell.head_dim, cell.kv_heads):
+            pool = None
+            bench.torch.cuda.empty_cache()
+            key = (cell.dtype, cell.head_dim, cell.kv_heads)
+            pool = bench.Pool(cell.dtype, cell.head_dim, cell.head_dim, cell.kv_heads, pool_bytes=5 << 30)
+
+        def seconds(config: Any, values: Any = None, cell: Cell = cell, pool: Any = pool) -> dict[str, Any]:
+            calls = bench.kernel_calls(
+                pool, config, cell.lens, cell.q_heads, pool.calls_for(cell.lens), split_values=values
+            )
+            found = bench.time_calls(calls)
+            if found.spread > 0.05:
+                found = min(found, bench.time_calls(calls), key=lambda s: s.spread)
+            return {"config": config.to_dict(), "seconds": found.seconds, "spread": found.spread, "calls": len(calls)}
+
+        for rule in RULES:
+            config, values, _ = ruled(cell, rule, gpu, calibration)
+            raw.data["cells"].append({"cell": cell._asdict(), "rule": rule, **seconds(config, values)})
+        if cell in swept:
+            for config, _ in sweep_launches(cell, gpu, calibration):
+                raw.data["sweeps"].append({"cell": cell._asdict(), **seconds(config)})
+        log(cell.label, f"{raw.data['cells'][-3]['seconds'] * 1e6:.2f} us")
+    raw.save()
+
+
+def time_peers(peers: Any, cell: Cell, peer_cell: Any, torch: Any) -> list[dict[str, Any]]:
+    """One cell on every peer kernel."""
+    from decodecalc.verify import microbench as bench
+
+    torch.cuda.empty_cache()
+    state = allocate(peer_cell, torch)
+    count = max(bench.FEWEST_CALLS, len(state.kv))
+    out = []
+    for kernel, call in peer_calls(peers, peer_cell, state).items():
+        layers = [state.kv[i % len(state.kv)] for i in range(count)]
+        found = bench.time_calls([lambda kv=kv, call=call: call(kv) for kv in layers])
+        out.append({"cell": cell._asdict(), "kernel": kernel, "seconds": found.seconds, "spread": found.spread})
+    return out
+
+
+def measure_peers(raw: Raw, folder: str, limit: float) -> None:
+    """The peers' own kernels on their fit and test cells."""
+    peers, convert, torch = load_peers(folder)
+    for name, cells in (("fit", PEER_FIT_CELLS), ("test", PEER_TEST_CELLS)):
+        for cell in cells:
+            if time.time() - START > limit:
+                log("limit reached in peers")
+                return
+            raw.data["peers"] += [{**row, "part": name} for row in time_peers(peers, cell, convert(cell), torch)]
+            log("peers", cell.label)
+    raw.save()
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("raw", type=Path)
+    parser.add_argument(
+        "--calibration", type=Path, required=True, help="read when it exists, else measured and written"
+    )
+    parser.add_argument("--peers", help="folder that tools/peer_bench/prepare.py made")
+    parser.add_argument("--limit", type=float, default=420.0, help="seconds after which nothing new is begun")
+    args = parser.parse_args()
+    from decodecalc.gpus import detect_gpu
+    from decodecalc.verify.calibrate import calibrate
+    from decodecalc.verify.device import open_device, provenance
+
+    raw = Raw(args.raw)
+    device, gpu = open_device("cuda"), detect_gpu()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(max(2, (os.cpu_count() or 2) - 1)) as workers:
+        waiting = []
+        if args.peers:
+            jobs: dict[Any, list[Cell]] = {}
+            for cell in (*PEER_FIT_CELLS, *PEER_TEST_CELLS):
+                small = cell._replace(lens=tuple(min(n, 600) for n in cell.lens))
+                jobs.setdefault((cell.q_heads, cell.kv_heads, len(cell.lens) == 1), []).append(small)
+            waiting.append(workers.map_async(compile_peers, [(args.peers, cells[:4]) for cells in jobs.values()]))
+        if args.calibration.exists():
+            calibration = load_calibration(args.calibration, gpu)
+        else:
+            calibration = calibrate(device, gpu, args.calibration.with_suffix(".journal"), lambda *a: log(*a), True)
+            calibration.save(args.calibration)
+        log("calibrated")
+        cell_jobs = []
+        for cell in dict.fromkeys((*CELLS, *SWEPT)):
+            for rule in RULES:
+                config, values, _ = ruled(cell, rule, gpu, calibration)
+                cell_jobs.append((cell._replace(lens=cell.lens[:2]), [config], values))
+            if cell in SWEPT:
+                launches = [config for config, _ in sweep_launches(cell, gpu, calibration)]
+                cell_jobs += [(cell, launches[i::4], None) for i in range(4)]
+        workers.map(compile_cell, unique(cell_jobs), chunksize=2)
+        for result in waiting:
+            result.wait()
+    log("compiled")
+    raw.data["environment"] = {**provenance(device), "before": device.state().to_dict()}
+    measure_cells(raw, gpu, calibration, args.limit)
+    raw.save()
+    if args.peers:
+        try:
+            measure_peers(raw, args.peers, args.limit)
+        except Exception as error:  # the peers are guests: what was measured before must not be lost with them
+            log("peers failed:", repr(error)[:500])
+    raw.data["environment"]["after"] = device.state().to_dict()
+    raw.save()
+    log("done", len(raw.data["cells"]), len(raw.data["sweeps"]), len(raw.data["peers"]))
+
+
+def unique(jobs: list[Any]) -> list[Any]:
+    """Jobs that compile something new: split counts and lengths do not."""
+    seen: set[Any] = set()
+    out = []
+    for cell, configs, values in jobs:
+        new = []
+        for config in configs:
+            same = config.replace(num_splits=2, split_value=1, split_unit=1) if not config.direct else config
+            key = (cell.q_heads, cell.kv_heads, cell.head_dim, cell.dtype, len(cell.lens) == 1, same)
+            if key not in seen:
+                seen.add(key)
+                new.append(config)
+        if new:
+            out.append((cell, new, values))
+    return out
+
+
+if __name__ == "__main__":
+    main()
