@@ -161,6 +161,15 @@ class LaunchPlan(Shown):
     detail: Any = None
     options: Any = None
 
+    def __str__(self) -> str:
+        """One line for people; `repr` and `to_dict` have everything."""
+        s, merge = self.splits, f", merge {self.merge.grid}" if self.merge else ""
+        return (
+            f"{self.engine} {self.version} on {self.gpu.name}: {self.path}, grid {self.stage1.grid}, "
+            f"{self.live_blocks} of {self.stage1.launched_blocks} blocks live, splits requested {max(s.requested)}, "
+            f"launched {s.launched}, live {max(s.live)}{merge}"
+        )
+
     @property
     def stage1(self) -> KernelLaunch:
         """The kernel that reads keys."""

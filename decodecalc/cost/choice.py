@@ -15,6 +15,7 @@ from decodecalc.cost.tuning import Tuning, gathered, split_curve, tune
 from decodecalc.cost.variants import BUNDLED, kernel_of, resolve, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
+from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.engines.base import Policy
@@ -98,6 +99,14 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, nested."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return (
+            f"S_opt {self.s_opt} ({human_seconds(self.total_s)}, {self.split_keys} keys a split), S* {self.s_star} "
+            f"({human_seconds(self.s_star_s)}), unsplit {human_seconds(self.unsplit_s)}; {self.variant}; L2 {self.l2}, "
+            f"calibration {self.calibration}"
+        )
 
     def time_at(self, splits: int) -> float:
         """Predicted time at the launchable count nearest below or at `splits`."""

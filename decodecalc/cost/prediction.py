@@ -22,6 +22,7 @@ from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.errors import InputError
 from decodecalc.intmath import cdiv
 from decodecalc.launch import KernelLaunch, KeyRanges, LaunchPlan
+from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.engines.base import Policy
@@ -65,6 +66,15 @@ class Prediction:
     variant: str
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        total, low, high = (human_seconds(t) for t in (self.total_s, self.low_s, self.high_s))
+        origin = f", {len(self.extrapolated)} parameters extrapolated" if self.extrapolated else ""
+        return (
+            f"{self.engine} on the {self.kernel} kernel: {total} a layer ({low} to {high}), "
+            f"bound by {BOUNDS[self.bound]}, L2 {self.l2}, calibration {self.calibration}{origin}"
+        )
 
     @property
     def interval(self) -> tuple[float, float]:

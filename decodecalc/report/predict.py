@@ -126,6 +126,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("fixed_s", "start", human_seconds, rank=2),
         Column("stream_s", "stream", human_seconds, rank=2),
         Column("latency_s", "latency", human_seconds, rank=2),
+        # The tensor cores' share matters for MLA-like groups only; without it the terms would not add up there.
+        *([Column("compute_s", "compute", human_seconds, rank=2)] if any(r["compute_s"] > 1e-8 for r in rows) else []),
         Column("tail_s", "tail", human_seconds, rank=2),
         Column("gap_s", "gap", human_seconds, rank=2),
         Column("merge_s", "merge", human_seconds, rank=2),
