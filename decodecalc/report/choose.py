@@ -41,6 +41,8 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
             rows += _curve_rows(head, found) if curve else [_row(head, r) for r in found.regrets if not r.refused]
             notes += [_verdict(group, batch, found)]
             notes += [f"not shown: {because(r.engine, r.refused)}" for r in found.regrets if r.refused]
+    if not curve:
+        notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
     lines = [f"L2 {l2}, graph launches; calibration {known.label}"]
     inputs = {**request.inputs, "l2": l2, "calibration": known.label}
     columns = _curve_columns() if curve else _columns(rows)
