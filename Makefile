@@ -12,7 +12,7 @@ ci:
 
 # Needs no network. `make docs` leaves the pages in site/.
 docs:
-	sh .ci/venv docs && .venv/bin/mkdocs build --strict
+	sh .ci/venv docs && NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 gallery:
 	sh .ci/venv docs && .venv/bin/python docs/gallery.py gallery
