@@ -42,6 +42,7 @@ def has_gpu() -> bool:
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks end with the exit code that the page states (0 unless it says so) and print the output it shows."""
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # the kernels' tests set it for the whole process
     if any(block.exit_code == 3 for block in doc.blocks(page)) and has_gpu():
         pytest.skip("blocks of this page measure the GPU")
     for ran in doc.run_page(page, tmp_path):
