@@ -17,6 +17,7 @@ import gallery  # noqa: E402
 import generate  # noqa: E402
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)]+)\)")
+_SUMMARIES = ("**", "Below 64 MB of KV")
 _MATH = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL)
 
 
@@ -60,13 +61,23 @@ def _report(name: str, path: Path) -> str:
     return _LINK.sub(link, path.read_text(encoding="utf-8"))
 
 
+def _report_list() -> list[str]:
+    """One line a report: its title and, where it has one, its summary (the first line in bold or of a known kind)."""
+    out = []
+    for name, path in reports().items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        title = next((line.lstrip("# ") for line in lines if line.startswith("#")), name)
+        summary = next((line for line in lines if line.startswith(_SUMMARIES)), "")
+        out.append(f"- [{title}]({name})" + (f": {summary}" if summary else ""))
+    return out
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """`<!-- gallery -->`, `<!-- reports -->`: lists of what there is."""
     if "<!-- gallery -->" in markdown:
         markdown = markdown.replace("<!-- gallery -->", gallery.page())
     if "<!-- reports -->" in markdown:
-        lines = [f"- [{name.removeprefix('reports/')}]({name})" for name in reports()] or ["- none committed yet"]
-        markdown = markdown.replace("<!-- reports -->", "\n".join(lines))
+        markdown = markdown.replace("<!-- reports -->", "\n".join(_report_list()) or "None committed yet.")
     return markdown
 
 
