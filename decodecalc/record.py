@@ -89,7 +89,7 @@ def _fields_of(cls: type) -> tuple[Field[Any], ...]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen record.
+    """Make `cls` a frozen record. A class that sets `__eq__` and `__hash__` (say to object's) keeps its own.
 
     >>> @record
     ... class Point:

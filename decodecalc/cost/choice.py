@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -15,6 +15,7 @@ from decodecalc.cost.tuning import Tuning, gathered, split_curve, tune
 from decodecalc.cost.variants import BUNDLED, kernel_of, resolve, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
+from decodecalc.record import record
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ FLAGS: dict[str, tuple[str, str]] = {
 FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-@dataclass(frozen=True)
+@record
 class CurvePoint:
     """One split count that can be launched, and its predicted time."""
 
@@ -46,7 +47,7 @@ class CurvePoint:
     total_s: float
 
 
-@dataclass(frozen=True)
+@record
 class Regret:
     """One engine's rule against S_opt.
 
@@ -72,7 +73,7 @@ class Regret:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@record
 class Choice:
     """The fastest launch for one step, and the alternatives.
 
@@ -184,7 +185,7 @@ def _variant_of(best: Tuning, geo: Geometry, kv: KvCache) -> Variant:
     return wanted_variant(BUNDLED, geo, kv, best.tile_keys, best.rows, best.warps, best.stages)
 
 
-@dataclass(frozen=True)
+@record
 class _Regrets:
     """Regrets of one step: everything but the engine."""
 

@@ -28,7 +28,7 @@ and H100 (reports/public-backtest.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import log2
 from typing import Any
 
@@ -36,12 +36,13 @@ import numpy as np
 import numpy.typing as npt
 
 from decodecalc.cost.rates import Rates
+from decodecalc.record import record
 
 FloatArray = npt.NDArray[np.float64]
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
-@dataclass(eq=False, repr=False)
+@record
 class Work:
     """What the launches of N steps have to do. Every field is [N] or a number for all.
 
@@ -66,7 +67,7 @@ class Work:
     extra_kernels: Any = 0
 
 
-@dataclass(eq=False, repr=False)
+@record
 class Terms:
     """Where the time goes; all seconds, all [N], and `total_s` is their sum.
 
@@ -95,7 +96,7 @@ class Terms:
         return self.stream_s + self.latency_s + self.compute_s + self.tail_s
 
 
-@dataclass(eq=False, repr=False)
+@record
 class Bodies:
     """Stage 1 after its start, [N] each: as scheduled, with the work spread evenly over the slots, and that without the
     tensor cores' share."""
@@ -116,7 +117,7 @@ def block_time(tiles: Any, blocks: Any, rows: Any, rates: Rates) -> Any:
     return np.asarray(tiles) * tile_time(blocks, rates) + rates.refill_s + np.asarray(rows) * rates.row_s
 
 
-@dataclass(eq=False, repr=False)
+@record
 class Shares:
     """What one of k blocks side by side asks of what they share, in seconds of the whole device [N]; sm: of its SM."""
 

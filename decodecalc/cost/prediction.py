@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.errors import InputError
 from decodecalc.intmath import cdiv
 from decodecalc.launch import KernelLaunch, KeyRanges, LaunchPlan
+from decodecalc.record import record
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ BOUNDS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Prediction:
     """Time of one layer. `terms` add up to total_s; low_s and high_s bound what 90 % of such cells measured.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.parameters import DEVICE, OPTIONAL, PER_KERNEL, Parameter
 from decodecalc.cost.variants import WIDER_INTERPOLATED, Resolved
 from decodecalc.errors import InputError
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -18,7 +18,7 @@ L2_MODES = ("cold", "warm")
 LAUNCH_MODES = ("graph", "stream")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Rates:
     """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative."""
 

@@ -9,7 +9,6 @@ tiles, so that long requests get more splits and all blocks are alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.variants import BUNDLED, resolve, wanted_variant
 from decodecalc.engines.arrays import Batches, visible_start
 from decodecalc.intmath import IntArray, cdiv
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -78,7 +78,7 @@ def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, rows: 
     return tuned_variants(calibration, geo, kv, own_rows)[0]
 
 
-@dataclass(eq=False, repr=False)
+@record
 class Fastest:
     """The best launch of each of N steps. All [N]; `variants[which[n]]` is the variant of step n.
 
@@ -187,7 +187,7 @@ def gathered(batch: Batch) -> Batches:
     return Batches.single(batch)
 
 
-@dataclass(frozen=True)
+@record
 class Tuning:
     """A launch of the bundled kernel in plain numbers."""
 

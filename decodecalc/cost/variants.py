@@ -8,7 +8,6 @@ nearest variants of the same kernel, and its parameters are marked extrapolated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from decodecalc.cost.calibration import Calibration, Values
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Variant
 from decodecalc.errors import InputError
 from decodecalc.kvcache import DTYPE_BYTES
+from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -35,7 +35,7 @@ WIDER_INTERPOLATED = 1.5  # an interpolated variant's interval, against a measur
 FURTHEST = 4.0  # interpolation is not carried further than this ratio from the nearest variant
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Resolved:
     """A variant's parameters. `wanted` is what runs, `used` the nearest measured variant behind the numbers."""
 

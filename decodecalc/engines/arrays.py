@@ -3,14 +3,11 @@
 One rule serves both doors. A single plan is N = 1 with one class per request; a sweep is N scenarios of one class each,
 whose `counts` say how many equal requests the batch holds. Geometry, cache and GPU are plain numbers of the whole array
 (rules branch on them); lengths, query tokens and batch sizes vary along it.
-
-These classes are internal and never compared or printed: leaving the generated methods out keeps start-up short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +17,12 @@ import numpy.typing as npt
 from decodecalc.batch import Batch
 from decodecalc.intmath import IntArray
 from decodecalc.launch import KeyRange
+from decodecalc.record import record
 
 BoolArray = npt.NDArray[np.bool_]
 
 
-@dataclass(eq=False, repr=False)
+@record
 class Batches:
     """seq_lens, q_lens, counts: int64 [N, R]. A class with count 0 is absent."""
 
@@ -94,7 +92,7 @@ class Batches:
         return self.largest(self.q_lens)
 
 
-@dataclass(eq=False, repr=False)
+@record
 class GateArray:
     """One condition over the whole array. `passed` is bool or bool [N]; `reason(n)` words it for step n, on demand."""
 
@@ -103,7 +101,7 @@ class GateArray:
     reason: Callable[[int], str]
 
 
-@dataclass(eq=False, repr=False)
+@record
 class KernelArray:
     """One kernel over the whole array; every entry is a number or an [N] array. It is launched where `when` is true."""
 
@@ -116,7 +114,7 @@ class KernelArray:
     when: Any = True
 
 
-@dataclass(eq=False, repr=False)
+@record
 class Launches:
     """What a policy launches for every step of a `Batches`. Shapes: [N] or [N, R], or a plain number for all.
 
