@@ -74,9 +74,6 @@ output_options = _stack(
 )
 scenario_options = _stack(layer_options, gpu_option, engine_options, batch_options, cache_options)
 
-# What each engine calls its own reproducible mode.
-INVARIANT_OPTIONS = {"batch_invariant": True, "deterministic": True, "disable_split_kv": True}
-
 
 @record
 class Layers:
@@ -161,6 +158,7 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
     """Engine options from NAME=VALUE pairs and the common flags."""
     from dataclasses import fields
 
+    from decodecalc.analysis.invariance import INVARIANT_OPTIONS
     from decodecalc.engines import load_policies
 
     out: dict[str, Any] = {}

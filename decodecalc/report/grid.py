@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.analysis.invariance import invariant_option, invariant_plan
 from decodecalc.analysis.occupancy import first_split_change, occupancy
+from decodecalc.analysis.traffic import traffic
 from decodecalc.launch import LaunchPlan
 from decodecalc.report.table import Column, Table, cell, grid_text, percent, summary
 from decodecalc.report.text import because
@@ -36,6 +38,8 @@ def grid_table(request: Request) -> Table:
         rows = [r for _, r in ranked]
     notes = list(NOTES)
     notes += _flips(request) if len(s.engines) <= 2 else []
+    if len(set(cases)) == 1:
+        notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
     if len(rows) <= 4 and len(s.engines) <= 2:
         notes += [f"gate {r['engine']} {g['name']}: {_mark(g)}{g['reason']}" for r in rows for g in r["gates"]]
     notes += dict.fromkeys(f"not shown: {because(r['engine'], r['gates'][0]['reason'])}" for r in refused)
@@ -53,6 +57,7 @@ def _same(values: tuple[int, ...]) -> int | list[int]:
 def _row(item: Planned) -> dict[str, Any]:
     plan = item.plan
     o = occupancy(plan)
+    invariant = invariant_plan(plan)
     return {
         "engine": plan.engine,
         "version": plan.version,
@@ -84,7 +89,10 @@ def _row(item: Planned) -> dict[str, Any]:
         "merge_grid": list(plan.merge.grid) if plan.merge else None,
         "scheduler_kernels": sum(k.role == "scheduler" for k in plan.kernels),
         "scratch_bytes": plan.scratch_bytes,
+        "kv_reads_per_key": traffic(plan).kv_reads_per_key,
         "determinism": plan.determinism,
+        "invariant_option": invariant_option(plan),
+        "invariant_live_blocks": None if invariant is None else invariant.live_blocks,
         "gates": [gate.to_dict() for gate in plan.gates],
     }
 
@@ -111,6 +119,42 @@ def _refused_row(item: Refusal, sm_count: int) -> dict[str, Any]:
         "sm_count": sm_count,
         "gates": [{"name": item.code or "refused", "passed": False, "reason": item.reason}],
     }
+
+
+def _named(rows: list[dict[str, Any]]) -> str:
+    return ", ".join(r["engine"] for r in rows)
+
+
+def _rereads(rows: list[dict[str, Any]]) -> list[str]:
+    """Engines whose blocks ask for a key once per query head (or per tile of query rows)."""
+    again = [r for r in rows if r["kv_reads_per_key"] is not None and r["kv_reads_per_key"] >= 2]
+    times = ", ".join(f"{r['engine']} {r['kv_reads_per_key']:.3g} times" for r in again)
+    return [f"keys are asked for more than once (query heads do not share them): {times}"] if again else []
+
+
+def _extra_kernels(rows: list[dict[str, Any]]) -> list[str]:
+    """Engines that launch a kernel before stage 1."""
+    with_scheduler = [r for r in rows if r["scheduler_kernels"]]
+    return [f"a scheduler kernel runs first: {_named(with_scheduler)}"] if with_scheduler else []
+
+
+def _invariance(rows: list[dict[str, Any]]) -> list[str]:
+    """Whose splits depend on the rest of the batch, and what each engine's reproducible mode costs in blocks."""
+    moving = [r for r in rows if r["determinism"] == "batch-dependent"]
+    priced = [r for r in moving if r["invariant_live_blocks"] is not None]
+    by_hand = [r for r in moving if r["invariant_live_blocks"] is None and r["invariant_option"] is not None]
+    never = [r for r in moving if r["invariant_option"] is None]
+    lines = []
+    priced = [r for r in priced if r["invariant_live_blocks"] != r["live_blocks"]]
+    if priced:
+        change = ", ".join(f"{r['engine']} {r['live_blocks']} to {r['invariant_live_blocks']}" for r in priced)
+        lines.append(f"splits depend on the batch; --batch-invariant changes live blocks: {change}")
+    if by_hand:
+        options = ", ".join(f"{r['engine']} --opt {r['invariant_option']}" for r in by_hand)
+        lines.append(f"splits depend on the batch unless fixed by hand: {options}")
+    if never:
+        lines.append(f"splits depend on the batch, and nothing changes that: {_named(never)}")
+    return lines
 
 
 def _flips(request: Request) -> list[str]:
