@@ -13,11 +13,14 @@ from decodecalc.report.table import Table, render
 
 def emit(table: Table, format: str, output: str | None = None) -> None:
     """Render `table` and send it where the user wants it."""
+    terminal = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    write_text(render(table, format, terminal=terminal, width=_columns() if terminal else 100), output)
+
+
+def _columns() -> int:
     import shutil
 
-    terminal = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = shutil.get_terminal_size((100, 24)).columns
-    write_text(render(table, format, terminal=terminal, width=width), output)
+    return shutil.get_terminal_size((100, 24)).columns
 
 
 def write_text(text: str, output: str | None) -> None:
