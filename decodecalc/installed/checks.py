@@ -20,7 +20,7 @@ THING = Thing()  # stands for a tensor in a check's given names
 
 
 class NotFoundError(Exception):
-    """The symbol is not in the file, or its value does not follow from what is known."""
+    """The symbol is not in the file, or its value cannot be worked out from this source."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Launches(Reader):
             evaluator = Evaluator(module.definitions, {**self.given, **case})
             found = _evaluated(evaluator.launches, function)
             if not isinstance(found, list):
-                raise NotFoundError(f"the launches of {self.function} do not follow from what is known")
+                raise NotFoundError(f"the launches of {self.function} cannot be worked out from this source")
             launches = found[:1] if self.first_only else found
             what = f"the launch of {self.function}"
             values.append(
@@ -315,7 +315,7 @@ def _number(text: str) -> int | float | str:
 def _plain(value: Any, what: str) -> Any:
     """The value with records as numbers; NotFoundError where it is not known."""
     if value is UNKNOWN or isinstance(value, Thing):
-        raise NotFoundError(f"{what} does not follow from what is known")
+        raise NotFoundError(f"{what} cannot be worked out from this source")
     if isinstance(value, Record):
         return tuple(v for _, v in value.fields)
     if isinstance(value, (tuple, list)):

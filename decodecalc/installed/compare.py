@@ -62,9 +62,12 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """same, differs, unknown version (and nothing differs), or no source (nothing could be checked)."""
+        """same, differs, unknown version (and nothing differs), no source (nothing could be read) or not checked (this
+        version of the policy has no checks)."""
         if self.differences:
             return DIFFERS
+        if not self.outcomes:
+            return "not checked"
         if all(o.status == NO_SOURCE for o in self.outcomes):
             return NO_SOURCE
         return SAME if self.version_known else "unknown version"
