@@ -39,10 +39,13 @@ def invariant_plan(plan: LaunchPlan) -> LaunchPlan | None:
     return None if found.determinism == "batch-dependent" else found
 
 
-def invariant_option(plan: LaunchPlan) -> str | None:
-    """The engine's option that makes a request's splits independent of its batch; None where it has none."""
+def invariant_option(plan: LaunchPlan, invariant: LaunchPlan | None) -> str | None:
+    """The engine's option that makes a request's splits independent of its batch; None where it has none.
+
+    invariant: what `invariant_plan` gave for the same plan.
+    """
     known = _options(plan)
-    modes = list(INVARIANT_OPTIONS) if invariant_plan(plan) is not None else []
+    modes = list(INVARIANT_OPTIONS) if invariant is not None else []
     return next((name for name in (*modes, *BY_HAND) if name in known), None)
 
 

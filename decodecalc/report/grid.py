@@ -91,7 +91,7 @@ def _row(item: Planned) -> dict[str, Any]:
         "scratch_bytes": plan.scratch_bytes,
         "kv_reads_per_key": traffic(plan).kv_reads_per_key,
         "determinism": plan.determinism,
-        "invariant_option": invariant_option(plan),
+        "invariant_option": invariant_option(plan, invariant),
         "invariant_live_blocks": None if invariant is None else invariant.live_blocks,
         "gates": [gate.to_dict() for gate in plan.gates],
     }

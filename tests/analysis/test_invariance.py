@@ -28,7 +28,7 @@ def test_the_mode_and_its_price(engine: str, option: str, before: int, after: in
     assert other is not None
     assert (found.live_blocks, other.live_blocks) == (before, after)
     assert other.determinism == determinism
-    assert invariant_option(found) == option
+    assert invariant_option(found, invariant_plan(found)) == option
 
 
 def test_a_version_without_the_mode_has_none() -> None:
@@ -36,9 +36,9 @@ def test_a_version_without_the_mode_has_none() -> None:
     step = dc.Batch([32_768])
     for engine in ("vllm-triton@0.15.1", "flashinfer@0.3.1"):
         found = dc.plan(engine, LLAMA_8B, step)
-        assert (invariant_plan(found), invariant_option(found)) == (None, None)
+        assert (invariant_plan(found), invariant_option(found, invariant_plan(found))) == (None, None)
     mla = dc.plan("flashmla", dc.Geometry(16, 1, 576, 512, mla=True), step, kv=dc.KvCache(page_size=64))
-    assert (invariant_plan(mla), invariant_option(mla)) == (None, None)
+    assert (invariant_plan(mla), invariant_option(mla, invariant_plan(mla))) == (None, None)
 
 
 def test_what_does_not_depend_on_the_batch_is_its_own_answer() -> None:
@@ -50,7 +50,7 @@ def test_what_does_not_depend_on_the_batch_is_its_own_answer() -> None:
 def test_a_count_by_hand_is_an_option_too() -> None:
     """FlexAttention has no mode, but SPLIT_KV."""
     found = dc.plan("flex-decoding", LLAMA_8B, dc.Batch([32_768]))
-    assert (invariant_plan(found), invariant_option(found)) == (None, "split_kv")
+    assert (invariant_plan(found), invariant_option(found, invariant_plan(found))) == (None, "split_kv")
 
 
 def test_grid_says_so(call: Any) -> None:
