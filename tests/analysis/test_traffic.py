@@ -16,7 +16,7 @@ def test_requests_that_one_block_finishes_write_no_partial_state() -> None:
 
 
 def test_slots_shared_by_the_batch_are_not_splits_of_each_request() -> None:
-    """FlashMLA's SM parts and FlashInfer's work items serve all requests: what is allocated is the engine's own buffer."""
+    """FlashMLA's SM parts and FlashInfer's work items serve all requests: allocated is the engine's own buffer."""
     mla = dc.plan("flashmla", dc.Geometry(16, 1, 576, 512, mla=True), dc.Batch.uniform(64, 4096),
                   kv=dc.KvCache(page_size=64), gpu="h200-sxm")  # fmt: skip
     assert mla.shared_slots
