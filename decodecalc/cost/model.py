@@ -1,13 +1,13 @@
 """The time model: how long one layer's launches take, for whole arrays of steps.
 
     T      = launch + stage 1 + (gap + merge, when split)
-    stage1 = start + W(slots) for every full wave + W(blocks left) for the last one
+    stage1 = start + W(slots) for every full wave + W(blocks left) for the last one + refill for each after the first
     W(k)   = ( w**p + sm(k)**p + (k · stream)**p + … )**(1/p)        k equal blocks side by side
 
-* start: t_fixed, the first block's way to its first tile and its epilogue, plus t_block for every further block of the
-  first wave (blocks start one after the other, and their first loads queue up).
-* w: one block by latency alone: its tiles x tau, plus what it costs to take over a slot and t_row per live query row.
-  tau grows from tau_unloaded (a block alone on the device) to tau_loaded (one on every SM) with the logarithm of the
+* start: t_fixed, a lone block's way to its first tile and its epilogue, plus t_crowd x (sqrt(blocks) - 1): blocks that
+  start together meet in the memory channels until, some CROWD_TILES tiles on, they have fallen out of step.
+* w: one block by latency alone: its tiles x tau, at least as many as are in flight, plus t_row per live query row. tau
+  grows from tau_unloaded (a block alone on the device) to tau_loaded (one on every SM) with the logarithm of the
   blocks: requests of different SMs meet in the crossbar and the memory channels before any of them is full.
 * sm(k): an SM whose resident blocks share its pipes (tau_busy).
 * stream: a block's share of the useful bytes over the sustained rate, or of all requested bytes over the L2's.
@@ -39,6 +39,7 @@ from decodecalc.cost.rates import Rates
 from decodecalc.record import record
 
 FloatArray = npt.NDArray[np.float64]
+CROWD_TILES = 16  # microbenchmarks of 13 kernel variants: starts of 4, 16 and 48 tiles cost 3/4, 1 and 1 of the whole
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
@@ -108,13 +109,15 @@ class Bodies:
 
 def tile_time(blocks: Any, rates: Rates) -> Any:
     """tau of a launch of that many blocks."""
-    crowd = np.log2(np.clip(blocks, 1, rates.sm_count)) / max(log2(rates.sm_count), 1.0)
+    if rates.sm_count == 1:
+        return np.full_like(np.asarray(blocks, dtype=float), rates.tau_loaded_s)
+    crowd = np.log2(np.clip(blocks, 1, rates.sm_count)) / log2(rates.sm_count)
     return rates.tau_s + (rates.tau_loaded_s - rates.tau_s) * crowd
 
 
 def block_time(tiles: Any, blocks: Any, rows: Any, rates: Rates) -> Any:
     """w: seconds of a block of that many tiles by latency alone."""
-    return np.asarray(tiles) * tile_time(blocks, rates) + rates.refill_s + np.asarray(rows) * rates.row_s
+    return np.maximum(tiles, rates.in_flight) * tile_time(blocks, rates) + np.asarray(rows) * rates.row_s
 
 
 @record
@@ -125,6 +128,12 @@ class Shares:
     compute: Any
     launch: Any
     sm: Any
+
+
+def crowding(blocks: Any, tiles: Any, rates: Rates) -> Any:
+    """(sqrt(blocks) - 1) of the first wave, half of it at the first tile and all of it from CROWD_TILES on."""
+    reached = 0.5 + 0.5 * np.log2(np.clip(tiles, 1, CROWD_TILES)) / log2(CROWD_TILES)
+    return (np.sqrt(np.clip(blocks, 1, rates.slots)) - 1) * reached
 
 
 def shares_of(work: Work, rates: Rates) -> Shares:
@@ -154,10 +163,11 @@ def uniform_bodies(work: Work, rates: Rates) -> Bodies:
     last = np.where(left > 0, wave_time(left, w, shares, rates), 0.0)
     several = n > rates.slots
     stretch = np.where(several, n / rates.slots, 1.0)
-    scheduled = np.where(several, waves * one + last, one)
+    refill = rates.refill_s * (stretch - 1)
+    scheduled = np.where(several, waves * one + last, one) + rates.refill_s * np.maximum(waves + (left > 0) - 1, 0)
     bare = wave_time(np.minimum(n, rates.slots), w, shares, rates, compute=False)
     busy = n > 0
-    return Bodies(*(np.where(busy, x, 0.0) for x in (scheduled, one * stretch, bare * stretch)))
+    return Bodies(*(np.where(busy, x, 0.0) for x in (scheduled, one * stretch + refill, bare * stretch + refill)))
 
 
 def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
@@ -175,7 +185,7 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     """The terms of N steps from their work and the bodies of their stage 1."""
     n = np.asarray(work.blocks)
     stream = stream_time(work.hbm_bytes, work.requested_bytes, rates) * (n > 0)
-    start = rates.fixed_s + rates.block_s * np.clip(n - 1, 0, rates.slots - 1)
+    start = rates.fixed_s + rates.crowd_s * crowding(n, work.tiles, rates)
     merge = _norm(
         rates.exponent,
         rates.merge_fixed_s + rates.merge_per_split_s * np.maximum(np.asarray(work.live_splits) - 1, 0),

@@ -29,8 +29,8 @@ DEVICE: dict[str, tuple[str, str]] = {
 VARIANT: dict[str, tuple[str, str]] = {
     "slots_per_sm": ("1", "blocks that are resident on an SM at once"),
     "t_fixed_s": ("s", "a lone block without its tiles: start, queries, first addresses, epilogue"),
-    "t_block_s": ("s", "each further block of the first wave: they start in turn, and their first loads queue up"),
-    "refill_s": ("s", "what a block costs besides its tiles when it takes over a slot"),
+    "t_crowd_s": ("s", "what blocks that start together cost each other: times sqrt(blocks) - 1, over the first tiles"),
+    "refill_s": ("s", "a wave after the first: blocks take over slots from others"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
     "tau_unloaded_s": ("s", "one tile in a block alone on the device"),
     "tau_loaded_s": ("s", "one tile in a block when every SM runs one, its share of the bandwidth taken out"),
@@ -38,7 +38,7 @@ VARIANT: dict[str, tuple[str, str]] = {
 }
 # A kernel may come with its own value of these device parameters.
 PER_KERNEL = ("dependent_launch_gap_s", "merge_fixed_s", "merge_per_split_s", "residual_p90", "overlap_exponent")
-OPTIONAL = ("t_block_s", "refill_s", "t_row_s", "tau_loaded_s", "tau_busy_s", "launch_stream_s")
+OPTIONAL = ("t_crowd_s", "refill_s", "t_row_s", "tau_loaded_s", "tau_busy_s", "launch_stream_s")
 
 
 class Parameter(NamedTuple):
@@ -61,7 +61,9 @@ class Parameter(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One compiled stage-1 kernel. kernel: whose (`bundled`, `vllm-triton-3d`, …); layout: `paged` or `flat`.
+    """One compiled stage-1 kernel. kernel: whose (`bundled`, `vllm-triton-3d`, …); layout: where the rows of a
+    tile lie: `paged` (a page holds several KV heads, so one head's rows lie apart), `run` (one KV head: a page is one
+    run of memory) or `flat` (page size 1).
 
     warps and stages are 0 where the kernel's source fixes them.
     """

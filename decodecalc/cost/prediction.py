@@ -170,16 +170,17 @@ def _as_run(plan: LaunchPlan, calibration: Calibration, kernel: str) -> tuple[La
         raise InputError(f"kernel must be {OWN} or {BUNDLED}, not {kernel!r:.40}")
     own = kernel_of(plan.engine, plan.is_split, calibration) if kernel == OWN else BUNDLED
     if own != BUNDLED or plan.engine == BUNDLED:
-        return plan, _resolve(calibration, own, plan.geometry, plan.kv, plan.tile_keys, plan.block_rows, plan.options)
+        return plan, _resolve(calibration, own, plan.geometry, plan.kv, plan.tile_keys, plan.block_rows, plan.detail)
     rows = row_block(plan.geometry, plan.batch.max_q_len)
     variant = default_variant(calibration, plan.geometry, plan.kv, rows)
     return _on_bundled(plan, variant.tile_keys, rows), _stands_in(resolve(calibration, variant), plan.engine, kernel)
 
 
 def _resolve(
-    calibration: Calibration, kernel: str, geo: Geometry, kv: KvCache, tile_keys: int, rows: int, options: Any
+    calibration: Calibration, kernel: str, geo: Geometry, kv: KvCache, tile_keys: int, rows: int, detail: Any
 ) -> Resolved:
-    warps, stages = getattr(options, "warps", None) or 0, getattr(options, "stages", None) or 0
+    """detail: the policy's; the bundled kernel's says how many warps and stages it runs with."""
+    warps, stages = (int(getattr(detail, name, 0)) for name in ("warps", "stages"))
     return resolve(calibration, wanted_variant(kernel, geo, kv, tile_keys, rows, warps, stages))
 
 
@@ -277,7 +278,8 @@ def predict_arrays(
     tile = np.broadcast_to(np.asarray(found.tile_keys, dtype=np.int64), (n,))
     rows = np.broadcast_to(np.asarray(found.block_rows, dtype=np.int64), (n,))
     out = {f.name: np.zeros(n) for f in fields(Terms)}
-    code = (split * (1 << 40)) + tile * (1 << 20) + rows
+    tuned = [np.broadcast_to(np.asarray(getattr(found.detail, name, 0)), (n,)) for name in ("warps", "stages")]
+    code = (((split * 256 + tuned[0]) * 256 + tuned[1]) << 40) + (tile << 20) + rows
     kinds = [code[0]] if n and (code == code[0]).all() else np.unique(code)
     for kind in kinds:
         where = slice(None) if len(kinds) == 1 else np.flatnonzero(code == kind)
@@ -290,7 +292,8 @@ def predict_arrays(
             run = on_bundled(found, geo, batches, tile_keys, block_rows)
         else:
             tile_keys, block_rows, run = int(tile[first]), int(rows[first]), found
-            used = _resolve(known, name, geo, kv, tile_keys, block_rows, options)
+            warps, stages = (int(x[first]) for x in tuned)
+            used = resolve(known, wanted_variant(name, geo, kv, tile_keys, block_rows, warps, stages))
         rates, _ = make_rates(known, gpu, used, l2=l2, launch=launch, dtype=kv.query_dtype)
         work = work_of(engine, geo, batches, kv, run, tile_keys, block_rows)
         chosen = work if isinstance(where, slice) else _take(work, where, n)

@@ -33,12 +33,13 @@ class Rates:
     peak_flop_per_s: float
     exponent: float
     fixed_s: float
-    block_s: float
+    crowd_s: float
     refill_s: float
     row_s: float
     tau_s: float
     tau_loaded_s: float
     tau_sm_s: float
+    in_flight: int
     merge_fixed_s: float
     merge_per_split_s: float
     warm: bool
@@ -82,12 +83,13 @@ def make_rates(
         peak_flop_per_s=peak or float("inf"),
         exponent=max(value("overlap_exponent"), 1.0),
         fixed_s=value("t_fixed_s"),
-        block_s=value("t_block_s"),
+        crowd_s=value("t_crowd_s"),
         refill_s=value("refill_s"),
         row_s=value("t_row_s"),
         tau_s=value("tau_unloaded_s"),
         tau_loaded_s=max(value("tau_loaded_s"), value("tau_unloaded_s")),
         tau_sm_s=value("tau_busy_s"),
+        in_flight=max(found.wanted.stages - 1, 1),
         merge_fixed_s=value("merge_fixed_s"),
         merge_per_split_s=value("merge_per_split_s"),
         warm=l2 == "warm",

@@ -103,11 +103,13 @@ def ragged_bodies(tiles: IntArray, work: Work, rates: Rates) -> Bodies:
         return Bodies(0.0, 0.0, 0.0)
     w, mean, shares = _virtual(tiles, work, rates)
     edges, running = list_schedule(w, rates.slots).running()
-    scheduled = float((np.diff(edges) * _slowdown(running, mean, shares, rates)).sum())
+    waves, fraction = -(-n // rates.slots), max(n / rates.slots, 1.0)
+    scheduled = float((np.diff(edges) * _slowdown(running, mean, shares, rates)).sum()) + rates.refill_s * (waves - 1)
+    refill = rates.refill_s * (fraction - 1)
     side_by_side = float(min(n, rates.slots))
     even = float(w.sum()) / side_by_side * _slowdown(side_by_side, mean, shares, rates)
     bare = float(w.sum()) / side_by_side * _slowdown(side_by_side, mean, shares, rates, compute=False)
-    return Bodies(max(scheduled, even), even, bare)
+    return Bodies(max(scheduled, even + refill), even + refill, bare + refill)
 
 
 def timeline(blocks: Blocks, work: Work, rates: Rates) -> Iterator[Slot]:
@@ -118,6 +120,7 @@ def timeline(blocks: Blocks, work: Work, rates: Rates) -> Iterator[Slot]:
     found = list_schedule(w, rates.slots)
     edges, running = found.running()
     real = np.concatenate([[0.0], np.cumsum(np.diff(edges) * _slowdown(running, mean, shares, rates))])
+    real *= ragged_bodies(blocks.tiles, work, rates).scheduled_s / real[-1]  # refills spread over the whole
     start, end = (np.interp(np.array(times), edges, real).tolist() for times in (found.start, found.end))
     rows = zip(found.slot, start, end, blocks.request.tolist(), blocks.split.tolist())
     yield from (Slot(*row) for row in rows)

@@ -101,8 +101,9 @@ def fastest(
     *,
     l2: str = "cold",
     variants: tuple[Variant, ...] | None = None,
+    candidates: IntArray | None = None,
 ) -> Fastest:
-    """S_opt of every step of `batches`."""
+    """S_opt of every step of `batches`, among `candidates` when given."""
     known = calibration or load_calibration(gpu=gpu)
     rows = row_block(geo, int(batches.max_q_len.max()) if batches.n else 1)
     tried = variants or tuned_variants(known, geo, kv, rows)
@@ -111,7 +112,7 @@ def fastest(
     splits, size, which = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     for i, variant in enumerate(tried):
         rates, _ = make_rates(known, gpu, resolve(known, variant), l2=l2, dtype=kv.query_dtype)
-        counts, sizes, total = split_curve(geo, batches, kv, rates, variant.tile_keys, rows)
+        counts, sizes, total = split_curve(geo, batches, kv, rates, variant.tile_keys, rows, candidates)
         at = np.argmin(total, axis=1)[:, None]
         found = np.take_along_axis(total, at, 1)[:, 0]
         better = found < best

@@ -47,10 +47,12 @@ class BundledOptions(EngineOptions):
 @record
 class BundledDetail:
     """split_keys: keys of every split [N] (0 under another engine's rule); row_blocks: blocks that share a KV head's
-    keys because its query rows do not fit one block."""
+    keys because its query rows do not fit one block; warps, stages: of the tuned kernel."""
 
     split_keys: Any
     row_blocks: Any
+    warps: Any
+    stages: Any
     split_policy: str | None
 
 
@@ -91,7 +93,9 @@ class Bundled(Policy):
         return Launches(
             is_split=is_split,
             kernels=(
-                KernelArray("stage1_kernel", "stage1", grid, cut.threads, batches.total(columns * live), cut.tile),
+                KernelArray(
+                    "stage1_kernel", "stage1", grid, _threads(cut.warps), batches.total(columns * live), cut.tile
+                ),
                 KernelArray(
                     "merge_kernel",
                     "merge",
@@ -117,7 +121,7 @@ class Bundled(Policy):
             scratch_bytes=is_split * batches.query_tokens * geo.q_heads * cut.launched * state * 4,
             determinism=cut.determinism,
             gates=(GateArray("split", is_split, lambda n: cut.reason(n)),),
-            detail=BundledDetail(cut.size, batches.largest(row_blocks), options.split_policy),
+            detail=BundledDetail(cut.size, batches.largest(row_blocks), cut.warps, cut.stages, options.split_policy),
             key_ranges=cut.key_ranges,
         )
 
@@ -129,7 +133,7 @@ class Bundled(Policy):
 
 @record
 class _Cut:
-    """How the keys are cut. launched, tile, size [N] (or numbers); live, first, split_keys [N, R]."""
+    """How the keys are cut. launched, tile, warps, stages, size [N] (or numbers); live, first, split_keys [N, R]."""
 
     launched: IntArray
     live: IntArray
@@ -138,10 +142,17 @@ class _Cut:
     split_keys: Any
     size: Any
     tile: Any
-    threads: int | None
+    warps: Any
+    stages: Any
     determinism: str
     reason: Any
     key_ranges: Any = None
+
+
+def _threads(warps: Any) -> int | None:
+    """Threads of a block, where all steps have the same tuning."""
+    kinds = np.unique(warps)
+    return 32 * int(kinds[0]) if len(kinds) == 1 else None
 
 
 def _check(options: BundledOptions) -> None:
@@ -165,21 +176,19 @@ def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Bu
     calibration = load_calibration(gpu=gpu)
     variants = tuned_variants(calibration, geo, kv, row_block(geo, int(batches.max_q_len.max(initial=1))))
     variants = _matching(variants, options)
-    if options.num_splits is None and options.split_keys is None:
-        best = fastest(geo, batches, kv, gpu, calibration, variants=variants)
-        size = best.split_keys
-        tile = np.array([v.tile_keys for v in variants], dtype=np.int64)[best.which]
-        threads = 32 * variants[int(best.which[0])].warps if len(variants) == 1 or batches.n == 1 else None
-        how, determinism = "the least predicted time", "batch-dependent"
-    else:
-        tile = np.full(batches.n, variants[0].tile_keys, dtype=np.int64)
-        threads = 32 * variants[0].warps
-        if options.split_keys is not None:
-            size = np.full(batches.n, options.split_keys, dtype=np.int64)
-            how, determinism = "split_keys given", "fixed size"
-        else:
-            size = np.maximum(cdiv(cdiv(longest, tile), options.num_splits or 1), 1) * tile
-            how, determinism = "num_splits given", "fixed count" if options.num_splits != 1 else "invariant"
+    counts = None if options.num_splits is None else np.array([options.num_splits], dtype=np.int64)
+    best = fastest(geo, batches, kv, gpu, calibration, variants=variants, candidates=counts)
+    tile, warps, stages = (
+        np.array([getattr(v, name) for v in variants], dtype=np.int64)[best.which]
+        for name in ("tile_keys", "warps", "stages")
+    )
+    size = best.split_keys
+    how, determinism = "the least predicted time", "batch-dependent"
+    if options.split_keys is not None:
+        size = np.full(batches.n, options.split_keys, dtype=np.int64)
+        how, determinism = "split_keys given", "fixed size"
+    elif options.num_splits is not None:
+        how, determinism = "num_splits given", "fixed count" if options.num_splits != 1 else "invariant"
     launched = np.clip(cdiv(longest, size), 1, None)
     _fit_grid(launched)
 
@@ -187,7 +196,7 @@ def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Bu
         return f"{at(launched, n)} splits of {at(size, n)} keys for {at(longest, n)}: {how}"
 
     return _Cut(
-        launched, cdiv(keys, size[:, None]), None, first, size[:, None], size, tile, threads, determinism, reason
+        launched, cdiv(keys, size[:, None]), None, first, size[:, None], size, tile, warps, stages, determinism, reason
     )
 
 
@@ -215,8 +224,8 @@ def _others_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options:
         return f"{at(launched, n)} splits by {policy.name}'s rule"
 
     return _Cut(
-        launched, live, found.working, found.first_key, found.split_keys, 0, variant.tile_keys, 32 * variant.warps,
-        found.determinism, reason, found.key_ranges,
+        launched, live, found.working, found.first_key, found.split_keys, 0, variant.tile_keys, variant.warps,
+        variant.stages, found.determinism, reason, found.key_ranges,
     )  # fmt: skip
 
 

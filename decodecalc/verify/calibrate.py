@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 JOURNAL_SCHEMA = "decodecalc/calibration-journal/1"
 PROTOCOL = (
-    "CUDA graphs of 12 to 512 calls on a page pool of 3 GiB, replayed back to back, median of 5 groups; one KV head, "
-    "pages of 16 keys in random order, random data; decodecalc/verify/microbench.py, derive.py"
+    "CUDA graphs of 12 to 512 calls on a page pool of 3 GiB, replayed back to back, median of 5 groups; eight KV heads "
+    "(layout run: one), pages of 16 keys in random order, random data; decodecalc/verify/microbench.py, derive.py"
 )
 # Relative error that 90 % of unseen cells stay within where nothing better was measured: `reports/h200/accuracy.md`.
 DEFAULT_RESIDUAL = 0.15
@@ -40,22 +40,30 @@ class Shape:
     head_dim_v: int
     rows: int
     tunings: tuple[tuple[int, int, int], ...]
+    layouts: tuple[str, ...] = ("paged",)
 
     def variants(self) -> Iterator[Variant]:
         """One variant per tuning."""
-        for tile, warps, stages in self.tunings:
-            yield Variant(BUNDLED, self.dtype, self.head_dim, self.head_dim_v, tile, self.rows, warps, stages)
+        for layout in self.layouts:
+            for tile, warps, stages in self.tunings:
+                shape = (self.dtype, self.head_dim, self.head_dim_v, tile, self.rows, warps, stages)
+                yield Variant(BUNDLED, *shape, layout)
 
 
 # What kernels/heuristic.py launches for these shapes (and the nearest alternatives), and NOTES.md found worth it.
 SHAPES = (
-    Shape("bf16", 128, 128, 16, ((64, 4, 2), (32, 4, 3), (64, 2, 3))),
+    Shape("bf16", 128, 128, 16, ((64, 4, 2), (32, 4, 3), (64, 2, 3)), ("paged", "run")),
     Shape("bf16", 64, 64, 16, ((128, 4, 2), (64, 4, 3), (128, 2, 3))),
     Shape("bf16", 256, 256, 16, ((32, 4, 2), (32, 4, 3), (16, 4, 3))),
     Shape("fp8", 128, 128, 16, ((64, 2, 3), (64, 4, 2))),
     Shape("bf16", 128, 128, 64, ((64, 4, 2),)),
-    Shape("bf16", 576, 0, 16, ((32, 4, 2),)),
+    Shape("bf16", 576, 0, 16, ((32, 4, 2),), ("run",)),
 )
+
+
+def heads_of(variant: Variant) -> int:
+    """KV heads of the probes: one where a page is one run, eight where its heads lie side by side."""
+    return 1 if variant.layout == "run" else 8
 
 
 def all_variants() -> tuple[Variant, ...]:
@@ -134,12 +142,12 @@ def calibrate(
     launches = step(1, "launches", lambda: _samples(_microbench().launch_probes(gpu.sm_count)))
     memory = step(2, "memory", lambda: _samples(_microbench().memory_probes(gpu.sm_count, device.l2_bytes or 50 << 20)))
     device_values = {**launches, **memory}
-    pools: dict[tuple[str, int, int], Any] = {}
+    pools: dict[tuple[str, int, int, int], Any] = {}
     measured: list[tuple[Variant, dict[str, Any]]] = []
     for i, variant in enumerate(variants):
 
         def measure(variant: Variant = variant) -> dict[str, Any]:
-            key = (variant.dtype, variant.head_dim, variant.head_dim_v)
+            key = (variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant))
             if key not in pools:
                 pools.clear()
                 device.free_memory()
@@ -208,6 +216,7 @@ def measure_variant(pool: Any, variant: Variant, gpu: Gpu, device_values: Mappin
     both, stage1, merge = bench.merge_probes(pool, variant)
     raw = {
         "by_blocks": {f"{n}x{t}": s for (n, t), s in times.by_blocks.items()},
+        "few": times.few, "one": times.one, "two": times.two, "full": times.full, "waves": times.waves,
         "narrow_s": times.narrow_s, "wide_s": times.wide_s, "shared_s": times.shared_s,
         "both_s": both, "stage1_s": stage1, "merge_s": merge,
     }  # fmt: skip
@@ -246,12 +255,12 @@ def compile_variant(variant: Variant) -> None:
     import torch
 
     bench = _microbench()
-    pool = bench.Pool(variant.dtype, variant.head_dim, variant.head_dim_v, pool_bytes=8 << 20)
+    pool = bench.Pool(variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant), pool_bytes=64 << 20)
     lens = [variant.tile_keys] * 2
     heads = {4, bench.NARROW, bench.WIDE} if variant.rows == 16 else {variant.rows, variant.rows // 2 + 1}
     for group in sorted(heads):
-        bench.kernel_calls(pool, bench.unsplit_config(variant), lens, group, 1)[0]()
+        bench.kernel_calls(pool, bench.unsplit_config(variant), lens, group * pool.kv_heads, 1)[0]()
     for splits in bench.MERGE_SPLITS:
         config = bench.split_config(variant, splits, variant.tile_keys, 32, pool.v_dim)
-        bench.kernel_calls(pool, config, lens, 4, 1)[0]()
+        bench.kernel_calls(pool, config, lens, 4 * pool.kv_heads, 1)[0]()
     torch.cuda.synchronize()

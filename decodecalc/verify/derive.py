@@ -3,8 +3,9 @@
 Each parameter comes from the few points that show it and little else, with the device's own parameters given:
 
 * a lone block of few and of many tiles: tau_unloaded (slope) and t_fixed (what is left);
-* one, two and all resident blocks on every SM, many tiles: tau_loaded and the overlap exponent, from three slopes;
-* the same launches with few tiles: t_block, what each further block adds to the start;
+* one block, and as many as it holds, on every SM, many tiles: tau_loaded and the overlap exponent, from two slopes (two
+  blocks per SM are left out of this: where an SM holds three, the device does not place them two by two);
+* the same launches with fewer tiles: t_crowd, what blocks that start together cost each other;
 * many waves of short blocks: refill;
 * wide against narrow query groups: t_row;
 * many blocks on the same few keys, which the L2 holds: tau_busy;
@@ -20,6 +21,7 @@ import numpy as np
 
 EXPONENTS = np.concatenate([np.arange(1.0, 4.0, 0.05), np.arange(4.0, 12.5, 0.5)])
 FEW, MANY, LONG = 4, 16, 48  # tiles per block of the probes
+REACHED = {2: 0.625, FEW: 0.75, MANY: 1.0}  # share of t_crowd that so many tiles meet (cost.model.crowding)
 # An SM term this close to the L2's own limit is that limit, which the model has already.
 L2_MARGIN = 1.25
 
@@ -38,10 +40,19 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of stage 1 by (blocks, tiles per block); narrow_s, wide_s: one block per SM of FEW tiles for the two
-    query groups of `narrow_rows` and `wide_rows`; shared_s: every slot taken, all blocks on the same keys, by tiles."""
+    """Seconds of stage 1 by (blocks, tiles per block), and which block counts play which part.
+
+    few: the fewest blocks there can be (one of each KV head); one, two: about as many per SM; full: every slot
+    taken; waves: several times that. narrow_s, wide_s: `one` blocks of FEW tiles for two query
+    groups; shared_s: `full` blocks, all on one request's keys, by tiles.
+    """
 
     by_blocks: Mapping[tuple[int, int], float]
+    few: int
+    one: int
+    two: int
+    full: int
+    waves: int
     narrow_s: float
     wide_s: float
     narrow_rows: int
@@ -52,28 +63,35 @@ class StageTimes:
 def derive_stage(times: StageTimes, at: Surroundings) -> dict[str, float]:
     """Stage-1 parameters by name (`cost.parameters.VARIANT`, and the overlap exponent)."""
     t = times.by_blocks
-    sm, full = at.sm_count, at.sm_count * at.slots
-    tau_unloaded = max((t[1, LONG] - t[1, FEW]) / (LONG - FEW), 1e-9)
-    fixed = max(t[1, FEW] - at.launch_s - FEW * tau_unloaded, 0.0)
+    tau_unloaded = max((t[times.few, LONG] - t[times.few, FEW]) / (LONG - FEW), 1e-9)
     busy = _busy(times, at)
-    slopes = {n: (t[n, LONG] - t[n, MANY]) / (LONG - MANY) for n in sorted({sm, 2 * sm, full})}
+    slopes = {n: (t[n, LONG] - t[n, MANY]) / (LONG - MANY) for n in (times.one, times.full)}
     exponent, tau_loaded = _overlap(slopes, busy, at)
     tau_loaded = max(tau_loaded, tau_unloaded)
 
-    def wave(n: int, tiles: int, more_s: float = 0.0) -> float:
-        members = [tiles * tau_loaded + more_s, n * tiles * at.tile_bytes / at.hbm_bytes_per_s]
-        members.append(-(-n // sm) * tiles * busy)
+    def wave(n: int, tiles: int) -> float:
+        tau = tau_unloaded if n == times.few else tau_loaded
+        members = [tiles * tau, n * tiles * at.tile_bytes / at.hbm_bytes_per_s, -(-n // at.sm_count) * tiles * busy]
         return float(sum(x**exponent for x in members) ** (1 / exponent))
 
-    starts = [(t[n, FEW] - at.launch_s - fixed - wave(n, FEW)) / (n - 1) for n in sorted({sm, 2 * sm, full}) if n > 1]
-    block = max(float(np.median(starts)), 0.0)
-    waves = 3
-    one_wave = (t[waves * full, 2] - at.launch_s - fixed - block * (full - 1)) / waves
+    # What a launch costs besides its waves: t_fixed + t_crowd x (sqrt(blocks) - 1) x reached(tiles).
+    rest = {
+        (n, tiles): t[n, tiles] - at.launch_s - wave(n, tiles)
+        for n in (times.few, times.one, times.two, times.full)
+        for tiles in (FEW, MANY)
+    }
+    crowded = {point: (np.sqrt(point[0]) - 1) * REACHED[point[1]] for point in rest}
+    base = (times.few, FEW)
+    slope = [(rest[p] - rest[base]) / (crowded[p] - crowded[base]) for p in rest if p[0] != times.few]
+    crowd = max(float(np.median(slope)), 0.0)
+    fixed = max(rest[base] - crowd * crowded[base], 0.0)
+    count = -(-times.waves // times.full)
+    start = at.launch_s + fixed + crowd * (np.sqrt(times.full) - 1) * REACHED[2]
     return {
         "t_fixed_s": fixed,
-        "t_block_s": block,
+        "t_crowd_s": crowd,
         "t_row_s": max((times.wide_s - times.narrow_s) / (times.wide_rows - times.narrow_rows), 0.0),
-        "refill_s": _solve_more(wave, full, one_wave),
+        "refill_s": max(float((t[times.waves, 2] - start - count * wave(times.full, 2)) / (count - 1)), 0.0),
         "tau_unloaded_s": tau_unloaded,
         "tau_loaded_s": tau_loaded,
         "tau_busy_s": busy,
@@ -104,19 +122,6 @@ def _overlap(slopes: Mapping[int, float], busy: float, at: Surroundings) -> tupl
         if error[i] < best[0] - 1e-12:
             best = float(error[i]), float(p), float(taus[i])
     return best[1], best[2]
-
-
-def _solve_more(wave: object, full: int, target_s: float) -> float:
-    """The refill at which a full wave of two-tile blocks takes target_s; 0 when it already takes as long."""
-    low, high = 0.0, 20e-6
-    call = wave if callable(wave) else None
-    assert call is not None
-    if call(full, 2, high) < target_s:
-        return high
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if call(full, 2, middle) < target_s else (low, middle)
-    return low if low > 1e-9 else 0.0
 
 
 def derive_merge(

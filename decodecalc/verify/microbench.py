@@ -282,7 +282,7 @@ def resident_slots(pool: Pool, config: Any, group: int, gpu: Any) -> int:
     from decodecalc.verify.residency import resident_blocks
 
     with compiled_kernels() as seen:
-        kernel_calls(pool, config, [config.tile_keys], group, 1)[0]()
+        kernel_calls(pool, config, [config.tile_keys], group * pool.kv_heads, 1)[0]()
         torch.cuda.synchronize()
     compiled = seen[-1]
     compiled._init_handles()  # registers are known once the kernel is loaded
@@ -307,26 +307,30 @@ def split_config(variant: Variant, splits: int, split_keys: int, rows: int, v_di
 
 def stage_probes(pool: Pool, variant: Variant, sm_count: int, slots: int) -> tuple[StageTimes, float]:
     """Times of stage 1 that `derive.derive_stage` needs, and the largest spread among them."""
-    config, tile = unsplit_config(variant), variant.tile_keys
+    config, tile, heads = unsplit_config(variant), variant.tile_keys, pool.kv_heads
     group = 4 if variant.rows == 16 else variant.rows
     spreads: list[float] = []
 
-    def seconds(blocks: int, tiles: int, heads: int = group, shared: bool = False) -> float:
-        lens = [tiles * tile] * blocks
+    def seconds(blocks: int, tiles: int, rows: int = group, shared: bool = False) -> float:
+        lens = [tiles * tile] * (blocks // heads)
         count = FEWEST_CALLS if shared else pool.calls_for(lens)
-        found = time_calls(kernel_calls(pool, config, lens, heads, count, shared=shared))
+        found = time_calls(kernel_calls(pool, config, lens, rows * heads, count, shared=shared))
         spreads.append(found.spread)
         return found.seconds
 
-    full = sm_count * slots
-    points = {(1, FEW), (1, LONG), (3 * full, 2)}
-    points |= {(n, t) for n in (sm_count, 2 * sm_count, full) for t in (FEW, MANY, LONG)}
-    times = {point: seconds(*point) for point in sorted(points)}
+    one, two, full = (n // heads * heads for n in (sm_count, 2 * sm_count, slots * sm_count))
+    points = {(heads, FEW), (heads, MANY), (heads, LONG), (3 * full, 2)}
+    points |= {(n, t) for n in (one, two, full) for t in (FEW, MANY, LONG)}
     narrow, wide = (NARROW, WIDE) if variant.rows == 16 else (variant.rows // 2 + 1, variant.rows)
     found = StageTimes(
-        by_blocks=times,
-        narrow_s=seconds(sm_count, FEW, narrow),
-        wide_s=seconds(sm_count, FEW, wide),
+        by_blocks={point: seconds(*point) for point in sorted(points)},
+        few=heads,
+        one=one,
+        two=two,
+        full=full,
+        waves=3 * full,
+        narrow_s=seconds(one, FEW, narrow),
+        wide_s=seconds(one, FEW, wide),
         narrow_rows=narrow,
         wide_rows=wide,
         shared_s={t: seconds(full, t, shared=True) for t in (FEW, MANY)},
@@ -335,14 +339,14 @@ def stage_probes(pool: Pool, variant: Variant, sm_count: int, slots: int) -> tup
 
 
 def merge_probes(pool: Pool, variant: Variant) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-    """Seconds by split count of both kernels, of stage 1 alone and of the merge alone: 8 requests of 4 query heads, one
-    tile a split."""
+    """Seconds by split count of both kernels, of stage 1 alone and of the merge alone: 8 KV heads over all requests, 4
+    query heads each, one tile a split."""
     times: dict[str, dict[int, float]] = {"both": {}, "stage1": {}, "merge": {}}
-    requests, group, tile = 8, 4, variant.tile_keys
+    requests, group, tile = max(8 // pool.kv_heads, 1), 4, variant.tile_keys
     for splits in MERGE_SPLITS:
-        config = split_config(variant, splits, tile, requests * group, pool.v_dim)
+        config = split_config(variant, splits, tile, requests * group * pool.kv_heads, pool.v_dim)
         lens = [splits * tile] * requests
         for run, into in times.items():
             count = 64 if run == "merge" else pool.calls_for(lens)
-            into[splits] = time_calls(kernel_calls(pool, config, lens, group, count, run)).seconds
+            into[splits] = time_calls(kernel_calls(pool, config, lens, group * pool.kv_heads, count, run)).seconds
     return times["both"], times["stage1"], times["merge"]

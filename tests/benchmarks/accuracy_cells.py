@@ -1,7 +1,7 @@
 """Which cells the accuracy experiment measures, and which of them were used to fit anything. Written before fitting.
 
-The bundled kernel is calibrated by microbenchmarks of one KV head, head widths 64, 128 and 256 (FP8: 128) and equal
-requests of a few whole tiles. Held out, as whole families, are therefore: every KV-head count above 1, head width 96,
+The bundled kernel is calibrated by microbenchmarks of one or eight KV heads, head widths 64, 128 and 256 (FP8: 128) and
+equal requests of a few whole tiles. Held out, as whole families, are therefore: other KV-head counts, head width 96,
 FP8 at width 64, contexts that are no multiple of a tile, and every ragged batch. All CELLS lie in at least one of them.
 
 The peers' kernels cannot be taken apart, so their parameters come from whole launches: PEER_FIT_CELLS. Held out for

@@ -132,12 +132,13 @@ def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
         sm_count=gpu.sm_count,
         slots=gpu.sm_count,
         launch_s=0.5e-6,
-        launch_block_s=0.0,
+        launch_crowd_s=0.0,
         gap_s=0.0,
         l2_capacity_bytes=50e6,
         peak_flop_per_s=gpu.need("tensor_bf16_flop_per_s"),
         tau_sm_s=0.0,
-        block_s=0.0,
+        in_flight=1,
+        crowd_s=0.0,
         warm=True,
         half_width=0.0,
         tau_loaded_s=values["tau_s"],
@@ -279,7 +280,8 @@ def report(outcomes: list[Outcome]) -> str:
         f"{', '.join(map(str, HELD_OUT_Q_HEADS))}. {len(every)} test rows, none used to fit. Splits and work come from "
         "the policy, exact; the nine physical parameters of a kernel (block start, refill, per query row, tile time, "
         "overlap, memory and L2 rate, merge) are fitted to the other rows of the same GPU, framework, KV type and head "
-        "width, since these GPUs cannot be calibrated from here. One graph is replayed without flushing the L2, so the model runs warm.",
+        "width, since these GPUs cannot be calibrated from here. One graph is replayed without flushing the L2, so the "
+        "model runs warm.",
         "",
         f"**All test rows: MAPE {percent(every)}, median {quantile(every, 0.5)}, p90 {quantile(every, 0.9)}.** "
         f"Overhead + bytes/bandwidth, fitted: {percent(np.concatenate([o.bytes_error for o in outcomes]))}. Roofline: "
@@ -316,8 +318,8 @@ def report(outcomes: list[Outcome]) -> str:
 
 
 _WORST = (
-    "Worst rows. Those of a few blocks of one tile that took tens of microseconds are single outliers of the tables: "
-    "their neighbours of the same launch took 10-12 µs. Thousands of one-tile blocks measure nothing but block start-up."
+    "Worst rows. Those of a few blocks of one tile that took tens of microseconds are single outliers of the tables; "
+    "their neighbours of the same launch took 10-12 µs. Thousands of one-tile blocks measure block start-up alone."
 )
 
 

@@ -18,8 +18,8 @@ from decodecalc.cost.schedule import Blocks, launch_order, list_schedule, ragged
 BASE: dict[str, Any] = {
     "sm_count": 4, "slots": 8, "launch_s": 0, "launch_block_s": 0, "gap_s": 0, "hbm_bytes_per_s": 1.0,
     "l2_bytes_per_s": 3.0, "l2_capacity_bytes": 1e6, "peak_flop_per_s": 1e15, "exponent": 2.0, "fixed_s": 0,
-    "block_s": 0, "refill_s": 0.25, "row_s": 0, "tau_s": 0.5, "tau_loaded_s": 1.0, "tau_sm_s": 0.1, "merge_fixed_s": 0,
-    "merge_per_split_s": 0, "warm": False, "half_width": 0,
+    "crowd_s": 0, "refill_s": 0.25, "row_s": 0, "tau_s": 0.5, "tau_loaded_s": 1.0, "tau_sm_s": 0.1, "in_flight": 1,
+    "merge_fixed_s": 0, "merge_per_split_s": 0, "warm": False, "half_width": 0,
 }  # fmt: skip
 rate_sets = st.builds(
     lambda per_sm, refill, p, bandwidth: Rates(
