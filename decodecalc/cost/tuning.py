@@ -1,5 +1,7 @@
 """S_opt: the split count, tile and variant that the time model finds fastest, without running anything.
 
+Times within 1 % of the least are not told apart: the fewest splits among them are taken.
+
 Not S*: S* is the smallest count whose first wave covers the SMs. S_opt may be larger (more loads in flight hide more
 latency) or smaller (each split costs a partial state, and blocks beyond the slots wait for a whole wave).
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_SPLITS = 1024  # a merge of more states than this was never worth it on any GPU modelled
 MERGE_DIMS = 128  # output elements of one merge block (decodecalc_kernels LaunchConfig.merge_dims)
+CLOSE = 1.01  # times this near are not told apart: the smallest count of them is taken
 _FINE, _STEP = 32, 1.06  # every count up to 32, then steps of 6 %
 
 
@@ -113,7 +116,8 @@ def fastest(
     for i, variant in enumerate(tried):
         rates, _ = make_rates(known, gpu, resolve(known, variant), l2=l2, dtype=kv.query_dtype)
         counts, sizes, total = split_curve(geo, batches, kv, rates, variant.tile_keys, rows, candidates)
-        at = np.argmin(total, axis=1)[:, None]
+        # Candidates ascend: the first that is close enough has the fewest splits.
+        at = np.argmax(total <= CLOSE * total.min(axis=1, keepdims=True), axis=1)[:, None]
         found = np.take_along_axis(total, at, 1)[:, 0]
         better = found < best
         best = np.where(better, found, best)

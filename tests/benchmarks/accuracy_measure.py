@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +112,6 @@ def compile_cell(job: tuple[Cell, list[Any], tuple[int, ...] | None]) -> None:
             pool, config, lens, cell.q_heads, 1, split_values=None if values is None else values[:1] * len(lens)
         )[0]()
     bench.torch.cuda.synchronize()
-
-
-def compile_peers(job: tuple[str, list[Cell]]) -> None:
-    """Compile the peers' Triton kernels for one head geometry in a process of its own."""
-    folder, cells = job
-    peers, peer_cell, torch = load_peers(folder)
-    for cell in cells:
-        state = allocate(peer_cell(cell), torch, layers=1)
-        for call in peer_calls(peers, peer_cell(cell), state).values():
-            call(state.kv[0])
-    torch.cuda.synchronize()
 
 
 def load_peers(folder: str) -> tuple[Any, Any, Any]:
@@ -256,32 +248,13 @@ def main() -> None:
 
     raw = Raw(args.raw)
     device, gpu = open_device("cuda"), detect_gpu()
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(max(2, (os.cpu_count() or 2) - 1)) as workers:
-        waiting = []
-        if args.peers:
-            jobs: dict[Any, list[Cell]] = {}
-            for cell in (*PEER_FIT_CELLS, *PEER_TEST_CELLS):
-                small = cell._replace(lens=tuple(min(n, 600) for n in cell.lens))
-                jobs.setdefault((cell.q_heads, cell.kv_heads, len(cell.lens) == 1), []).append(small)
-            waiting.append(workers.map_async(compile_peers, [(args.peers, cells[:4]) for cells in jobs.values()]))
-        if args.calibration.exists():
-            calibration = load_calibration(args.calibration, gpu)
-        else:
-            calibration = calibrate(device, gpu, args.calibration.with_suffix(".journal"), lambda *a: log(*a), True)
-            calibration.save(args.calibration)
-        log("calibrated")
-        cell_jobs = []
-        for cell in dict.fromkeys((*CELLS, *SWEPT)):
-            for rule in RULES:
-                config, values, _ = ruled(cell, rule, gpu, calibration)
-                cell_jobs.append((cell._replace(lens=cell.lens[:2]), [config], values))
-            if cell in SWEPT:
-                launches = [config for config, _ in sweep_launches(cell, gpu, calibration)]
-                cell_jobs += [(cell, launches[i::4], None) for i in range(4)]
-        workers.map(compile_cell, unique(cell_jobs), chunksize=2)
-        for result in waiting:
-            result.wait()
+    if args.calibration.exists():
+        calibration = load_calibration(args.calibration, gpu)
+    else:
+        calibration = calibrate(device, gpu, args.calibration.with_suffix(".journal"), lambda *a: log(*a), True)
+        calibration.save(args.calibration)
+    log("calibrated")
+    compile_ahead(args.peers, gpu, calibration, args.limit / 3)
     log("compiled")
     raw.data["environment"] = {**provenance(device), "before": device.state().to_dict()}
     measure_cells(raw, gpu, calibration, args.limit)
@@ -294,6 +267,40 @@ def main() -> None:
     raw.data["environment"]["after"] = device.state().to_dict()
     raw.save()
     log("done", len(raw.data["cells"]), len(raw.data["sweeps"]), len(raw.data["peers"]))
+
+
+def compile_ahead(peers: str | None, gpu: Any, calibration: Any, seconds: float) -> None:
+    """Compile side by side in processes, for at most that long: what is missing then is compiled on the way."""
+    if peers:  # unpacked once, before the workers would do it over each other
+        library = Path(tempfile.gettempdir()) / "fa3_peer.so"
+        if not library.exists():
+            library.write_bytes(lzma.decompress((Path(peers) / "fa3.so.xz").read_bytes()))
+    jobs = []
+    for cell in dict.fromkeys((*CELLS, *SWEPT)):
+        for rule in RULES:
+            config, values, _ = ruled(cell, rule, gpu, calibration)
+            jobs.append((cell._replace(lens=cell.lens[:2]), [config], values))
+        if cell in SWEPT:
+            launches = [config for config, _ in sweep_launches(cell, gpu, calibration)]
+            jobs += [(cell, launches[i::4], None) for i in range(4)]
+    context = multiprocessing.get_context("spawn")
+    workers = ProcessPoolExecutor(max(2, (os.cpu_count() or 2) - 1), context)
+    done, late = wait([workers.submit(compile_cell, job) for job in unique(jobs)], timeout=seconds)
+    failed = [f for f in done if f.exception() is not None]
+    log(
+        "compiling:",
+        len(done),
+        "done,",
+        len(late),
+        "late,",
+        len(failed),
+        "failed",
+        *[repr(f.exception())[:200] for f in failed[:2]],
+    )
+    processes = list(workers._processes.values())
+    workers.shutdown(wait=False, cancel_futures=True)
+    for process in processes if late else ():
+        process.terminate()
 
 
 def unique(jobs: list[Any]) -> list[Any]:

@@ -132,7 +132,7 @@ def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
         sm_count=gpu.sm_count,
         slots=gpu.sm_count,
         launch_s=0.5e-6,
-        launch_crowd_s=0.0,
+        launch_block_s=0.0,
         gap_s=0.0,
         l2_capacity_bytes=50e6,
         peak_flop_per_s=gpu.need("tensor_bf16_flop_per_s"),

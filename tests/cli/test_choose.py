@@ -19,13 +19,13 @@ def test_every_engine_gets_a_regret_and_both_split_counts_are_printed(call: Any)
     assert rows["bundled"]["splits_live"] == rows["bundled"]["s_opt"]
 
 
-def test_the_curve_has_one_minimum_marked(call: Any) -> None:
+def test_the_curve_has_s_opt_marked_once(call: Any) -> None:
     """Time against S."""
     rows = call("choose", "--gpu", "h200", "--context", "32k", "--curve", "--format", "json").rows
     best = [r for r in rows if r["is_s_opt"]]
     assert len(best) == 1
     assert best[0]["over_best"] == pytest.approx(1.0)
-    assert min(r["total_s"] for r in rows) == best[0]["total_s"]
+    assert best[0]["total_s"] <= 1.01 * min(r["total_s"] for r in rows)
 
 
 def test_refusals_are_listed_under_the_table(call: Any) -> None:

@@ -29,13 +29,14 @@ def test_regret_is_one_for_our_own_rule_and_at_least_that_for_fixed_16() -> None
     assert vllm.own_s > vllm.rule_s
 
 
-def test_s_opt_is_the_minimum_of_the_curve() -> None:
-    """No point of the curve is below the chosen time."""
+def test_s_opt_is_the_fewest_splits_within_one_per_cent_of_the_curve_s_minimum() -> None:
+    """Times that near are not told apart, and fewer splits cost less scratch."""
     found = dc.choose(dc.Geometry(32, 8, 128), dc.Batch.uniform(1, 32_768), gpu="h200", engines=[])
     assert found.regrets == ()
-    assert min(p.total_s for p in found.curve) == pytest.approx(found.total_s)
+    near = [p.splits for p in found.curve if p.total_s <= 1.01 * min(q.total_s for q in found.curve)]
+    assert found.s_opt == min(near)
     assert found.time_at(found.s_opt) == pytest.approx(found.total_s)
-    assert found.total_s <= min(found.s_star_s, found.unsplit_s)
+    assert found.total_s <= 1.01 * min(found.s_star_s, found.unsplit_s)
 
 
 def test_sglang_is_told_to_raise_its_cap_where_that_pays() -> None:
