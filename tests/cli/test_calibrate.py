@@ -65,7 +65,8 @@ def test_measured_values_make_a_valid_file(tmp_path: Path) -> None:
     values = {
         "slots_per_sm": 4, "t_fixed_s": 1e-6, "t_crowd_s": 1e-7, "refill_s": 0.0, "t_row_s": 0.0,
         "tau_unloaded_s": 1e-6, "tau_loaded_s": 1e-6, "tau_busy_s": 0.0, "overlap_exponent": 2.0,
-        "dependent_launch_gap_s": 1e-6, "merge_fixed_s": 1e-6, "merge_per_split_s": 1e-8, "spread": 0.02, "raw": {"by_blocks": {}},
+        "dependent_launch_gap_s": 1e-6, "merge_fixed_s": 1e-6, "merge_per_split_s": 1e-8, "spread": 0.02,
+        "raw": {"by_blocks": {}},
     }  # fmt: skip
     found = assemble(IDENTITY, device, [(v, values) for v in all_variants()], {"date_utc": "2026-01-02T00:00:00Z"})
     found.save(tmp_path / "c.json")
