@@ -104,7 +104,7 @@ def command(**values: Any) -> int:
         "options": options,
         "seed": values["seed"],
         "shard": values["shard"],
-        "command": shlex.join(["decodecalc", *_arguments()]),
+        "command": shlex.join([*_program(ranks), *_arguments()]),
     }
     if values["dry_run"]:
         return _dry_run(cases(scenarios, resolve_gpu(values["gpu"]), options), claims, inputs, values, shard)
@@ -128,6 +128,13 @@ def command(**values: Any) -> int:
         order = {case.id: i for i, case in enumerate(everyone)}
         rows.sort(key=lambda row: (order.get(row["case"], 0), row["claim"]))
     return run.finish(rows, interrupted, before)
+
+
+def _program(ranks: Ranks) -> list[str]:
+    """What starts the command again."""
+    if ranks.world == 1:
+        return ["decodecalc"]
+    return ["torchrun", "--nproc-per-node", str(ranks.world), "-m", "decodecalc"]
 
 
 def _arguments() -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.analysis.traffic import traffic
 from decodecalc.verify.claims import CLAIMS, ERROR, SKIP, Finding, error, skip
 from decodecalc.verify.device import Device
 from decodecalc.verify.execution import Execution, execution_of
@@ -112,7 +113,8 @@ class Runner:
         layers, cold = 1, False
         if self.device.is_cuda:
             size = layer_bytes(plan.geometry, plan.kv, plan.batch)
-            layers, cold = layers_needed(size, self.device.l2_bytes, self.device.free_bytes())
+            read = traffic(plan).kv_read_bytes
+            layers, cold = layers_needed(read, size, self.device.l2_bytes, self.device.free_bytes())
         made = make_inputs(plan.geometry, plan.batch, plan.kv, self.device.torch_name, layers, self.seed)
         return made, cold
 

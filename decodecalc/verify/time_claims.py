@@ -37,7 +37,7 @@ def time(trial: Trial) -> Finding:
     ok = error <= P90_BAR or inside
     l2 = "cold" if seen.total.cold else "partly warm"
     how = (
-        f"CUDA graph of {seen.total.layers} layers with their own KV, {l2} L2, "
+        f"CUDA graph of {seen.total.calls} calls over {seen.total.layers} layers with their own KV, {l2} L2, "
         f"median of {seen.total.replays} replays, spread {seen.total.spread:.1%}"
     )
     notes = [
