@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from decodecalc.cost.calibration import Calibration, Values
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Variant
 from decodecalc.errors import InputError
+from decodecalc.intmath import next_power_of_2
 from decodecalc.kvcache import DTYPE_BYTES
 from decodecalc.record import record
 
@@ -68,10 +69,16 @@ def tile_bytes(variant: Variant) -> float:
 def wanted_variant(
     kernel: str, geo: Geometry, kv: KvCache, tile_keys: int, rows: int, warps: int = 0, stages: int = 0
 ) -> Variant:
-    """The variant that a launch of this shape needs. MLA's value is a view of its latent: its width counts 0."""
+    """The variant that a launch of this shape needs.
+
+    Widths are those that the bundled kernel computes with: powers of two (80 costs a tile what 128 does; bytes are
+    counted apart). MLA's value is a view of its latent: its width counts 0.
+    """
     layout = "flat" if kv.page_size == 1 else "run" if geo.kv_heads == 1 else "paged"
-    value = 0 if geo.mla else geo.v_dim
-    return Variant(kernel, kv.dtype, geo.head_dim, value, int(tile_keys), int(rows), warps, stages, layout)
+    key, value = geo.head_dim, 0 if geo.mla else geo.v_dim
+    if kernel == BUNDLED and not geo.mla:
+        key, value = next_power_of_2(key), next_power_of_2(value)
+    return Variant(kernel, kv.dtype, key, value, int(tile_keys), int(rows), warps, stages, layout)
 
 
 @lru_cache(maxsize=4096)

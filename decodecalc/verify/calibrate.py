@@ -220,9 +220,12 @@ def measure_variant(pool: Any, variant: Variant, gpu: Gpu, device_values: Mappin
         "narrow_s": times.narrow_s, "wide_s": times.wide_s, "shared_s": times.shared_s,
         "both_s": both, "stage1_s": stage1, "merge_s": merge,
     }  # fmt: skip
+    stage = derive_stage(times, at)
+    if variant.head_dim_v == 0:
+        stage["t_row_s"] = 0.0  # a latent's rows change the arithmetic of its tiles, not what a block costs once
     return {
         "slots_per_sm": slots,
-        **derive_stage(times, at),
+        **stage,
         **derive_merge(both, stage1, merge, at.launch_s),
         "spread": spread,
         "raw": raw,
