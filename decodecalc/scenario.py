@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.batch import Batch
 from decodecalc.engines.base import Policy
 from decodecalc.engines.registry import engine_names, load_policies, out_of_scope
-from decodecalc.errors import GateError, InputError, UnknownNameError
+from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
 from decodecalc.models import LayerGroup
@@ -82,19 +82,32 @@ class Scenarios:
         return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
 
     def plans(self) -> Iterator[Planned | Refusal]:
-        """Every combination, in the order layer group, batch, engine. A single engine's refusal is raised."""
+        """Every combination, in the order layer group, batch, engine.
+
+        Of several engines, one that cannot run a step is a Refusal; a single engine's refusal is raised, and so is that
+        of all of them (InputError).
+        """
+        refusals: list[Refusal] = []
+        planned = False
         pairs = [(group, batch) for group in self.layer_groups for batch in self.batches]
         for case, (group, batch) in enumerate(pairs):
             for policy, version in self.engines:
                 try:
-                    yield Planned(case, group, batch, self.plan(group, batch, policy, version))
-                except GateError as refused:
+                    plan = self.plan(group, batch, policy, version)
+                except InputError as refused:
                     if len(self.engines) == 1:
                         raise
-                    name = policy.version(version).name
-                    yield Refusal(policy.name, name, group, batch, refused.code, str(refused))
+                    name, code = policy.version(version).name, getattr(refused, "code", "")
+                    refusals.append(Refusal(policy.name, name, group, batch, code, str(refused)))
+                    yield refusals[-1]
+                else:
+                    planned = True
+                    yield Planned(case, group, batch, plan)
             for engine, code, reason in self.excluded:
                 yield Refusal(engine, None, group, batch, code, reason)
+        if refusals and not planned:
+            reasons = dict.fromkeys(f"{r.engine}: {r.reason.removeprefix(f'{r.engine}: ')}" for r in refusals)
+            raise InputError("no chosen engine runs this: " + "; ".join(list(reasons)[:3]))
 
 
 def shortens(group: LayerGroup) -> bool:

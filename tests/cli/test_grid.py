@@ -123,3 +123,20 @@ def test_output_to_a_file_is_whole_or_absent(call: Any, tmp_path: Any) -> None:
     assert missing.code == 2
     assert "cannot write" in missing.err
     assert [p.name for p in tmp_path.iterdir()] == ["grid.json"]
+
+
+def test_an_engine_that_cannot_run_a_step_does_not_stop_the_others(call: Any) -> None:
+    """A padded row of 0 keys is no decode row to SGLang; the other engines are still listed."""
+    result = call("grid", "--model", "llama3-8b", "--seq-lens", "0,5,7", "--engine", "all", "--format", "json")
+    assert result.code == 0, result.err
+    ran = {row["engine"]: row for row in result.rows if row["grid"] is not None}
+    refused = {row["engine"] for row in result.rows if row["grid"] is None}
+    assert ran["vllm-triton"]["splits_live"] == [0, 1, 1]
+    assert "sglang-triton" in refused
+
+
+def test_when_no_engine_runs_a_step_the_reasons_are_the_message(call: Any) -> None:
+    """Exit 2, not an empty table."""
+    result = call("grid", "--model", "llama3-8b", "--engine", "flashmla,rocm-paged")
+    assert (result.code, result.out) == (2, "")
+    assert "no chosen engine runs this: flashmla: needs an MLA" in result.err
