@@ -90,8 +90,9 @@ def _signed(difference: float, unit: str | None, relative: float | None) -> str:
 
 def _heading(report: Report) -> list[str]:
     i = report.inputs
+    ranks = f" × {i['ranks']}" if (i.get("ranks") or 1) > 1 else ""
     lines = [
-        f"{i.get('device', 'unknown device')}: torch {i.get('torch')}, Triton {i.get('triton')}, "
+        f"{i.get('device', 'unknown device')}{ranks}: torch {i.get('torch')}, Triton {i.get('triton')}, "
         f"{i.get('date_utc', 'undated')}, decodecalc {i.get('decodecalc')}"
     ]
     before, after = i.get("state_before") or {}, i.get("state_after") or {}

@@ -67,9 +67,10 @@ def make_report(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], in
 
 
 def clean(value: Any) -> Any:
-    """The value as JSON has it: tuples become lists, numbers that are not finite words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    """The value as JSON has it: tuples become lists, numbers that are not finite words; seven digits of a float, which
+    is more than any clock here has."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(k): clean(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -119,7 +120,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     parts = [dict(report.inputs) for report in reports]
     shards = [str(p["shard"]) for p in parts if p.get("shard")]
     missing = missing_shards(shards)
-    inputs = {**first, "shard": None, "merged_from": parts}
+    inputs = {**first, "shard": None, "merged_from": parts} if len(parts) > 1 else first
     interrupted = any(report.inputs.get("interrupted") for report in reports)
     merged = make_report(inputs, list(rows.values()), interrupted)
     if missing:
