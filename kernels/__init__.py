@@ -9,6 +9,7 @@ Importing this package imports neither torch nor Triton; the names below load on
   a fixed split size (batch-invariant), `.per_request_sizes(cap)` with `split_values=sizes` anything else,
   `LaunchConfig()` unsplit.
 * `default_config(...)`: a LaunchConfig for a shape and a GPU; takes a split count chosen elsewhere.
+* `invariant_config(...)`: the batch-invariant one: it asks nothing about the batch.
 * `Workspace.allocate(tokens, q_heads, v_dim, num_splits, device)`: scratch, reusable.
 * `record_launch(...)`: the same launch, with what every block did (key range, SM, early exit): a `LaunchRecord`.
 * `decode_attention_reference(...)`: float64 PyTorch.
@@ -29,6 +30,7 @@ from typing import Any
 _HOME = {
     "LaunchConfig": "config",
     "default_config": "heuristic",
+    "invariant_config": "heuristic",
     "Workspace": "launch",
     "decode_attention": "launch",
     "LaunchRecord": "instrument",

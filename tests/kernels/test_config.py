@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc_kernels import LaunchConfig, default_config
+from decodecalc_kernels import LaunchConfig, default_config, invariant_config
 from decodecalc_kernels.config import default_rows, key_blocks
 
 
@@ -64,3 +64,11 @@ def test_rows_hold_the_group_up_to_what_registers_allow():
     assert default_rows(1, 4, 128) == 16
     assert default_rows(1, 71, 128) == 64
     assert default_rows(1, 128, 512) == 64
+
+
+@given(st.integers(1, 200_000), st.integers(1, 200_000), st.integers(1, 4096))
+def test_the_invariant_launch_differs_between_servers_only_in_the_grids_depth(one, other, split_keys):
+    layer = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "split_keys": split_keys}
+    a, b = (invariant_config(**layer, max_seq_len=n) for n in (one, other))
+    assert a.replace(num_splits=b.num_splits) == b
+    assert a.num_splits * a.split_value >= one

@@ -153,8 +153,13 @@ def test_idle_requests_change_nothing(problem, config):
     assert made.run(rule)[0].equal(made.run(rule.replace(idle_requests=3))[0])
 
 
-def test_fixed_split_size_gives_a_request_the_same_bits_in_any_batch(problem, config):
+@pytest.mark.parametrize("which", ["by hand", "invariant_config"])
+def test_fixed_split_size_gives_a_request_the_same_bits_in_any_batch(problem, config, which):
+    from decodecalc_kernels import invariant_config
+
     made = config.fixed_size(48, 300, tile_keys=16, merge_rows=2)
+    if which == "invariant_config":
+        made = invariant_config(q_heads=2, kv_heads=1, head_dim=16, max_seq_len=300, split_keys=64)
     batch = problem([300, 77, 1, 130], q_heads=2, kv_heads=1, head_dim=16)
     together = batch.run(made)[0]
     for b in range(4):
