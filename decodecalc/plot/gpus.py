@@ -18,19 +18,20 @@ GPUS = ("a100-80gb", "l40s", "h100-sxm", "h200-sxm", "b200", "mi300x")
 
 def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
     """One row per (GPU, engine): sums over the layer groups, weighted by their layers, of the first batch."""
-    from decodecalc.cost import predict
+    from decodecalc.cost import load_calibration, predict
     from decodecalc.gpus import load_gpu
     from decodecalc.scenario import Planned
 
     out: list[dict[str, Any]] = []
     for name in GPUS:
         gpu = load_gpu(name)
+        known = load_calibration(gpu=gpu)
         totals: dict[tuple[str, str], dict[str, Any]] = {}
         for item in replace(request.scenarios, gpu=gpu, batches=request.scenarios.batches[:1]).plans():
             if not isinstance(item, Planned):
                 continue
             try:
-                p = predict(item.plan, gpu)
+                p = predict(item.plan, gpu, known)
             except InputError:
                 continue
             layers = item.layer_group.layers
@@ -42,7 +43,7 @@ def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
                 ("roofline_s", p.roofline_s),
             ):
                 total[key] = total.get(key, 0.0) + layers * (value or 0.0)
-            total["extrapolated"] = bool(p.extrapolated) or total.get("extrapolated", False)
+            total["extrapolated"] = known.extrapolated_from is not None
         for (engine, version), total in totals.items():
             out.append({"gpu": gpu.name, "engine": engine, "version": version, **total})
     return out
