@@ -1,0 +1,88 @@
+"""Predict again, with this tree's model and calibration, what a verify report timed: no GPU needed.
+
+    python tests/benchmarks/repredict_verify.py reports/h200/verify.json
+
+Prints the error of the prediction of that day and of today's, overall, by rule and for 64 MB of KV and more, then the
+worst cells. For work on the model between runs on a device; once it was looked at to choose a model or a calibration,
+the report's cells are no longer held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from decodecalc.cost import predict
+from decodecalc.engines import load_policy
+from decodecalc.gpus import load_gpu
+from decodecalc.verify.suites import suite_scenarios
+
+BIG_BYTES = 64e6
+
+
+class Cell(NamedTuple):
+    """One timed case: relative errors of today's and of the report's prediction."""
+
+    case: str
+    engine: str
+    kv_read_bytes: int
+    measured_s: float
+    today: float
+    then: float
+
+
+def cells(report: dict[str, Any], suite: str, gpu_name: str) -> list[Cell]:
+    """Every timed case of the report whose scenario the suite still holds."""
+    gpu = load_gpu(gpu_name)
+    scenarios = {s.id: s for s in suite_scenarios(suite)}
+    out = []
+    for row in report["rows"]:
+        scenario = scenarios.get(row["scenario"])
+        if row["claim"] != 10 or not row.get("total_s") or scenario is None:
+            continue
+        policy = load_policy(row["engine"])
+        known = {f.name for f in fields(policy.options_type)}
+        options = {name: value for name, value in scenario.options.items() if name in known}
+        if scenario.model_kv_heads is not None and "model_kv_heads" in known:
+            options.setdefault("model_kv_heads", scenario.model_kv_heads)
+        plan = policy.plan(scenario.geometry, scenario.seen_batch, scenario.kv, gpu, options, row["version"])
+        measured = row["total_s"]
+        today = predict(plan, gpu, kernel="bundled").total_s / measured - 1
+        then = row["predicted_total_s"] / measured - 1
+        out.append(Cell(row["case"], row["engine"], row["kv_read_bytes"], measured, today, then))
+    return out
+
+
+def line(name: str, chosen: list[Cell]) -> str:
+    """Mean and 90th percentile of both errors."""
+
+    def of(errors: list[float]) -> str:
+        ordered = sorted(map(abs, errors))
+        return f"mean {statistics.mean(ordered):6.1%}  p90 {ordered[int(0.9 * (len(ordered) - 1))]:6.1%}"
+
+    return f"{name:18s} {len(chosen):3d}  today {of([c.today for c in chosen])}  then {of([c.then for c in chosen])}"
+
+
+def main() -> None:
+    """Print the table and the worst cells."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--suite", default="standard")
+    parser.add_argument("--gpu", default="h200-sxm")
+    parser.add_argument("--worst", type=int, default=15)
+    args = parser.parse_args()
+    found = cells(json.loads(args.report.read_text(encoding="utf-8")), args.suite, args.gpu)
+    print(line("all", found))
+    for engine in dict.fromkeys(c.engine for c in found):
+        print(line(engine, [c for c in found if c.engine == engine]))
+    print(line("KV >= 64 MB", [c for c in found if c.kv_read_bytes >= BIG_BYTES]))
+    for c in sorted(found, key=lambda c: -abs(c.today))[: args.worst]:
+        print(f"{c.today:+5.0%} (then {c.then:+5.0%})  {c.measured_s * 1e6:8.1f} µs  {c.case}")
+
+
+if __name__ == "__main__":
+    main()
