@@ -36,6 +36,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "bundled": ("num_splits={s}", "num_splits"),
 }
 FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+WORTH = 0.98  # a flag is worth naming when it takes at least 2 % off
 
 
 @record
@@ -54,7 +55,8 @@ class Regret:
     rule_s: our kernel under the engine's rule; regret: rule_s over the S_opt time (1 is no loss). own_s: the engine's
     own kernel under its rule, None where it was not calibrated. flag: what to set for the best count that the flag can
     give, flag_s the time then (own kernel where calibrated, ours otherwise); None where the engine has no such flag or
-    nothing beats its own choice. refused: why the engine would not run the step.
+    nothing beats its own choice. flag_times: every setting that was tried, with its time. refused: why the engine
+    would not run the step.
     """
 
     engine: str
@@ -66,7 +68,13 @@ class Regret:
     own_s: float | None = None
     flag: str | None = None
     flag_s: float | None = None
+    flag_times: tuple[tuple[str, float], ...] = ()
     refused: str | None = None
+
+    @property
+    def now_s(self) -> float | None:
+        """What runs today: the engine's own kernel where calibrated, ours otherwise."""
+        return self.own_s or self.rule_s
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -205,12 +213,14 @@ class _Regrets:
             plan = self._plan(policy, version, {})
             rule = predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
             own = self._own(plan)
-            flag, flag_s = self._flag(policy, version, own or rule)
+            tried = self._flag_times(policy, version)
         except DecodecalcError as refused:
             return Regret(policy.name, name, refused=str(refused))
-        return Regret(
-            policy.name, name, plan.path, max(plan.splits.live), rule, rule / self.best.total_s, own, flag, flag_s
-        )  # fmt: skip
+        flag, flag_s = min(tried, key=lambda pair: pair[1], default=(None, None))
+        if flag_s is None or flag_s > WORTH * (own or rule):
+            flag = flag_s = None
+        live, regret = max(plan.splits.live), rule / self.best.total_s
+        return Regret(policy.name, name, plan.path, live, rule, regret, own, flag, flag_s, tried)
 
     def _plan(self, policy: Policy, version: str | None, more: Mapping[str, Any]) -> LaunchPlan:
         known = policy.options_type.__dataclass_fields__
@@ -222,15 +232,15 @@ class _Regrets:
             return None
         return predict(plan, self.gpu, self.calibration, l2=self.l2).total_s
 
-    def _flag(self, policy: Policy, version: str | None, now: float) -> tuple[str | None, float | None]:
-        """The engine's flag at the count that the model finds fastest for it, when that beats the rule by 2 %."""
+    def _flag_times(self, policy: Policy, version: str | None) -> tuple[tuple[str, float], ...]:
+        """The engine's flag at FLAG_COUNTS, each with the time it gives."""
         if policy.name not in FLAGS or policy.name == BUNDLED:
-            return None, None
+            return ()
         text, option = FLAGS[policy.name]
         if option not in policy.options_type.__dataclass_fields__:
-            return None, None
+            return ()
         longest = self.batch.max_seq_len
-        found: list[tuple[float, str]] = []
+        found: list[tuple[str, float]] = []
         for s in FLAG_COUNTS:
             pages = max(cdiv(longest, s * self.kv.page_size), 1)
             try:
@@ -238,7 +248,22 @@ class _Regrets:
             except DecodecalcError:
                 continue
             time = self._own(plan) or predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
-            found.append((time, text.format(s=s, pages=pages)))
-        if not found or min(found)[0] > 0.98 * now:
-            return None, None
-        return min(found)[1], min(found)[0]
+            found.append((text.format(s=s, pages=pages), time))
+        return tuple(found)
+
+
+def server_flag(regrets: Sequence[tuple[int, Regret]]) -> tuple[str, float] | None:
+    """The one setting for all layers of a model, and the seconds it saves a token; None where none is worth it.
+
+    regrets: (layers, regret) of one engine for every layer group of one step. An engine has one flag for the whole
+    server, while sliding and full layers would each like their own: what counts is the sum.
+    """
+    tried = [dict(r.flag_times) for _, r in regrets]
+    if not tried or any(r.now_s is None for _, r in regrets):
+        return None
+    now = sum(layers * (r.now_s or 0.0) for layers, r in regrets)
+    common = [flag for flag in tried[0] if all(flag in times for times in tried)]
+    totals = [(sum(n * times[flag] for (n, _), times in zip(regrets, tried)), flag) for flag in common]
+    if not totals or min(totals)[0] > WORTH * now:
+        return None
+    return min(totals)[1], now - min(totals)[0]

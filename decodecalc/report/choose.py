@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import load_calibration
-from decodecalc.cost.choice import Choice, Regret, choose
+from decodecalc.cost.choice import Choice, Regret, choose, server_flag
 from decodecalc.models import LayerGroup
 from decodecalc.report.table import Column, Table
 from decodecalc.report.text import because
@@ -29,6 +29,7 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
     known = load_calibration(calibration, s.gpu)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
+    regrets: dict[tuple[str, Batch], list[tuple[int, Regret]]] = {}
     for group in s.layer_groups:
         for batch in s.batches:
             seen = effective_batch(group, batch)
@@ -39,8 +40,12 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
             )
             head = _head(group, batch, found)
             rows += _curve_rows(head, found) if curve else [_row(head, r) for r in found.regrets if not r.refused]
+            for r in found.regrets:
+                regrets.setdefault((r.engine, batch), []).append((group.layers, r))
             notes += [_verdict(group, batch, found)]
             notes += [f"not shown: {because(r.engine, r.refused)}" for r in found.regrets if r.refused]
+    if len(s.layer_groups) > 1:
+        notes += _server_flags(regrets)
     if not curve:
         notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
     lines = [f"L2 {l2}, graph launches; calibration {known.label}"]
@@ -49,6 +54,19 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
     return Table(
         "choose", inputs, rows, columns, request.heading, [*dict.fromkeys(notes), *lines, *(() if curve else NOTES)]
     )
+
+
+def _server_flags(regrets: dict[tuple[str, Batch], list[tuple[int, Regret]]]) -> list[str]:
+    """An engine's flag holds for the whole server: the best one over all layer groups of a step."""
+    lines = []
+    for (engine, batch), found in regrets.items():
+        best = server_flag(found)
+        if best is not None:
+            step = f"batch {batch.size}, {batch.max_seq_len} keys"
+            lines.append(
+                f"one setting for all layers, {step}: {engine} {best[0]} saves {human_seconds(best[1])} a token"
+            )
+    return lines
 
 
 def _verdict(group: LayerGroup, batch: Batch, found: Choice) -> str:
@@ -100,8 +118,7 @@ def _row(head: dict[str, Any], r: Regret) -> dict[str, Any]:
 
 def _saving(layers: int, r: Regret) -> float | None:
     """Seconds that the flag takes off one token, over all layers of the group; None where there is no flag to set."""
-    now = r.own_s or r.rule_s
-    return None if r.flag_s is None or now is None else layers * (now - r.flag_s)
+    return None if r.flag_s is None or r.now_s is None else layers * (r.now_s - r.flag_s)
 
 
 def _curve_rows(head: dict[str, Any], found: Choice) -> list[dict[str, Any]]:
