@@ -20,7 +20,7 @@ from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, resolve, want
 from decodecalc.cost.work import STATE_SCALARS, on_bundled, scheduler_kernels, work_of
 from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.errors import InputError
-from decodecalc.intmath import cdiv
+from decodecalc.intmath import cdiv, distinct
 from decodecalc.launch import KernelLaunch, KeyRanges, LaunchPlan
 from decodecalc.record import record
 from decodecalc.units import human_seconds
@@ -280,7 +280,7 @@ def predict_arrays(
     out = {f.name: np.zeros(n) for f in fields(Terms)}
     tuned = [np.broadcast_to(np.asarray(getattr(found.detail, name, 0)), (n,)) for name in ("warps", "stages")]
     code = (((split * 256 + tuned[0]) * 256 + tuned[1]) << 40) + (tile << 20) + rows
-    kinds = [code[0]] if n and (code == code[0]).all() else np.unique(code)
+    kinds = [code[0]] if n and (code == code[0]).all() else distinct(code)
     for kind in kinds:
         where = slice(None) if len(kinds) == 1 else np.flatnonzero(code == kind)
         first = 0 if isinstance(where, slice) else int(where[0])

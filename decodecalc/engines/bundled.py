@@ -21,7 +21,7 @@ from decodecalc.engines.base import Policy, PolicyVersion
 from decodecalc.engines.options import EngineOptions, option
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
-from decodecalc.intmath import IntArray, cdiv
+from decodecalc.intmath import IntArray, cdiv, distinct
 from decodecalc.kvcache import KvCache
 from decodecalc.record import record
 
@@ -151,8 +151,8 @@ class _Cut:
 
 def _threads(warps: Any) -> int | None:
     """Threads of a block, where all steps have the same tuning."""
-    kinds = np.unique(warps)
-    return 32 * int(kinds[0]) if len(kinds) == 1 else None
+    kinds = distinct(warps)
+    return 32 * kinds[0] if len(kinds) == 1 else None
 
 
 def _check(options: BundledOptions) -> None:

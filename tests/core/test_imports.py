@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("torch", "triton", "pandas", "matplotlib", "huggingface_hub", "ijson", "pyarrow", "scipy")
+HEAVY = ("torch", "triton", "pandas", "matplotlib", "huggingface_hub", "ijson", "pyarrow", "scipy", "numpy.ma")
 
 
 def loaded_after(code: str) -> set[str]:
