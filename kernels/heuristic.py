@@ -13,7 +13,8 @@ from __future__ import annotations
 from math import log2
 from typing import Any
 
-from decodecalc_kernels.config import LaunchConfig, cdiv, default_rows, next_power_of_2
+from decodecalc_kernels.blocks import cdiv, default_rows, next_power_of_2
+from decodecalc_kernels.config import LaunchConfig
 
 # Bytes of keys and values per tile: 64 keys of 128 + 128 bf16 elements. Larger tiles hold fewer blocks per SM.
 TILE_BYTES = 32768

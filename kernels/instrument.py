@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from decodecalc_kernels.config import LaunchConfig, cdiv
+from decodecalc_kernels.blocks import cdiv
+from decodecalc_kernels.config import LaunchConfig
 from decodecalc_kernels.launch import decode_attention
 
 FIELDS = 6  # stage1.RECORD_FIELDS

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 import triton.language as tl
 
-from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig, cdiv, key_blocks, next_power_of_2
+from decodecalc_kernels.blocks import cdiv, key_blocks, next_power_of_2
+from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import merge_kernel
 from decodecalc_kernels.stage1 import stage1_kernel
 

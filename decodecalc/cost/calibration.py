@@ -130,9 +130,7 @@ def load_calibration(spec: str | os.PathLike[str] | None = None, gpu: Gpu | str 
     for calibration in shipped:
         if fits(calibration, device):
             return calibration
-    from decodecalc.cost.extrapolate import extrapolate
-
-    return extrapolate(shipped[0], device)
+    return _extrapolated(device)
 
 
 def fits(calibration: Calibration, gpu: Gpu) -> bool:
@@ -143,6 +141,13 @@ def fits(calibration: Calibration, gpu: Gpu) -> bool:
         return False
     bandwidth = calibration.gpu.get("hbm_bytes_per_s")
     return bandwidth is None or gpu.hbm_bytes_per_s is None or bandwidth == gpu.hbm_bytes_per_s
+
+
+@cache
+def _extrapolated(gpu: Gpu) -> Calibration:
+    from decodecalc.cost.extrapolate import extrapolate
+
+    return extrapolate(shipped_calibration(SHIPPED[0]), gpu)
 
 
 @cache

@@ -49,7 +49,7 @@ def candidate_splits() -> IntArray:
 
 def row_block(geo: Geometry, q_len: int) -> int:
     """Query rows of a block of the bundled kernel (its own rule)."""
-    from decodecalc_kernels.config import default_rows
+    from decodecalc_kernels.blocks import default_rows
 
     return int(default_rows(max(q_len, 1), geo.group, geo.v_dim))
 

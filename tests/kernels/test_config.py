@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodecalc_kernels import LaunchConfig, default_config, invariant_config
-from decodecalc_kernels.config import default_rows, key_blocks
+from decodecalc_kernels.blocks import default_rows, key_blocks
 
 
 @pytest.mark.parametrize(
