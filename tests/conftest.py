@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from decodecalc.cli.main import run
+
+# No test asserts wall time, so examples have no deadline. CI draws the same examples every time: what it reports can be
+# had again; everybody else's runs go on exploring.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("suite"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "suite")
 
 DATA = Path(__file__).parent / "data"
 
