@@ -68,6 +68,20 @@ def _range(pieces: list[str], part: str, name: str, limit: int) -> list[int]:
     return list(range(start, stop + 1, stride))
 
 
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """A share of the work, `3/8` as (3, 8); None is all of it.
+
+    >>> parse_shard("3/8")
+    (3, 8)
+    """
+    if text is None:
+        return None
+    i, slash, n = text.partition("/")
+    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
+        raise InputError(f"--shard {text[:20]!r}: write I/N with I from 1 to N, for example 3/8")
+    return int(i), int(n)
+
+
 def human_bytes(n: float) -> str:
     """Bytes with a decimal unit, three digits.
 

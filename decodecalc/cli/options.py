@@ -13,7 +13,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
 from decodecalc.record import record
 from decodecalc.scenario import Scenarios, make_scenarios
-from decodecalc.units import parse_count, parse_counts
+from decodecalc.units import parse_counts
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -233,6 +233,3 @@ def _defaults_used(values: dict[str, Any], default_engine: str) -> tuple[str, ..
     if values["engine"] is None:
         used.append(f"engine {default_engine}")
     return tuple(used)
-
-
-__all__ = ["Request", "parse_count", "resolve", "scenario_options"]

@@ -18,7 +18,7 @@ from decodecalc.cli.options import (
     resolve_opts,
 )
 from decodecalc.errors import InputError, UnknownNameError
-from decodecalc.units import parse_counts
+from decodecalc.units import parse_counts, parse_shard
 
 
 @click.command(
@@ -54,7 +54,7 @@ def command(**values: Any) -> None:
     Interrupted sweeps continue when the same command is given again: finished parts are kept.
     """
     from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, TIME
-    from decodecalc.sweeps.run import sweep, total_scenarios
+    from decodecalc.sweeps.run import scenario_range, sweep
     from decodecalc.sweeps.top import Top
     from decodecalc.sweeps.where import Filter
     from decodecalc.sweeps.writers import writer_for
@@ -62,7 +62,7 @@ def command(**values: Any) -> None:
     if values["where"]:
         Filter(values["where"], COLUMNS)  # a mistake in it must not leave a file behind
     axes = _axes(values)
-    shard = _shard(values["shard"])
+    shard = parse_shard(values["shard"])
     columns = list(DEFAULT_COLUMNS)
     if values["select"]:
         names = [n.strip() for n in values["select"].split(",") if n.strip()]
@@ -71,17 +71,16 @@ def command(**values: Any) -> None:
             if name not in COLUMNS:
                 raise UnknownNameError("column", name, COLUMNS)
     kind = _kind(values["output"])
-    total = total_scenarios(axes, shard)
+    first, last = scenario_range(axes, shard)
     top = Top(values["top"]) if values["top"] else None
-    first = total_scenarios(axes) * (shard[0] - 1) // shard[1] if shard else 0
     key = json.dumps({k: v for k, v in sorted(values.items()) if k not in ("output", "shard")}, default=str)
     if top:
-        _top(axes, top, columns, values, shard, total, kind)
+        _top(axes, top, columns, values, shard, (first, last), kind)
         return
     header = shard is None or shard[0] == 1
     writer = writer_for(kind, columns, values["output"], first=first, header=header, key=key)
     start = max(writer.position, first)
-    with _progress(total, start - first) as advance:
+    with _progress(last - first, start - first) as advance:
         try:
             for position, chunk in sweep(axes, where=values["where"], shard=shard, start=start, on_note=_note()):
                 writer.write(chunk, position)
@@ -94,20 +93,21 @@ def command(**values: Any) -> None:
             raise
     writer.finish()
     if values["output"]:
-        click.echo(f"wrote {values['output']} ({total} scenarios)", err=True)
+        click.echo(f"wrote {values['output']} ({last - first} scenarios)", err=True)
 
 
-def _top(axes: Any, top: Any, columns: list[str], values: dict[str, Any], shard: Any, total: int, kind: str) -> None:
+def _top(
+    axes: Any, top: Any, columns: list[str], values: dict[str, Any], shard: Any, numbers: tuple[int, int], kind: str
+) -> None:
     from decodecalc.cli.output import write_text
     from decodecalc.report.table import csv_lines
     from decodecalc.sweeps.run import sweep
 
     if kind == "parquet":
         raise InputError("--top writes .csv or .jsonl")
-    first = None
-    with _progress(total, 0) as advance:
+    first, last = numbers
+    with _progress(last - first, 0) as advance:
         for position, chunk in sweep(axes, where=values["where"], shard=shard, on_note=_note()):
-            first = position - chunk.size if first is None else first
             top.add(chunk, columns)
             advance(position - first)
     rows = top.rows()
@@ -137,15 +137,6 @@ def _axes(values: dict[str, Any]) -> Any:
         splits=tuple(parse_counts(values["splits"], "--splits")) if values["splits"] else (),
         options=tuple(options.items()),
     )
-
-
-def _shard(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    i, slash, n = text.partition("/")
-    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
-        raise InputError(f"--shard {text[:20]!r}: write I/N with I from 1 to N, for example 3/8")
-    return int(i), int(n)
 
 
 def _kind(output: str | None) -> str:

@@ -79,9 +79,10 @@ def command(**values: Any) -> int:
     torchrun, or give each machine a --shard.
     """
     from decodecalc.engines import load_policies
+    from decodecalc.units import parse_shard
     from decodecalc.verify.claims import claim_numbers
     from decodecalc.verify.ranks import Ranks
-    from decodecalc.verify.suites import cases, deal, parse_shard
+    from decodecalc.verify.suites import cases, deal
 
     claims = claim_numbers(values["claims"])
     shard = parse_shard(values["shard"])

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.parameters import (
     DEVICE,
-    EXTRAPOLATED,
     OPTIONAL,
     PER_KERNEL,
     PROVENANCES,
@@ -254,10 +253,3 @@ def _values(data: Any, known: Mapping[str, Any], where: str) -> Values:
             )
         out[name] = Parameter(name, value, provenance, float(entry.get("spread", 0.0)), str(entry.get("note", "")))
     return out
-
-
-def is_extrapolated(calibration: Calibration) -> bool:
-    """Whether no number of it was measured on its GPU."""
-    return calibration.extrapolated_from is not None or all(
-        p.provenance == EXTRAPOLATED for p in calibration.parameters.values()
-    )

@@ -55,10 +55,9 @@ def sweep(
         yield position, chunk
 
 
-def total_scenarios(axes: Axes, shard: Sequence[int] | None = None) -> int:
-    """Scenarios of the product (or of the shard), refused ones included."""
-    first, last = shard_range(axes.steps_per_family * len(families(axes)[0]), shard)
-    return last - first
+def scenario_range(axes: Axes, shard: Sequence[int] | None = None) -> tuple[int, int]:
+    """Numbers of the product's scenarios (or the shard's): first, and the one after the last; refused ones count."""
+    return shard_range(axes.steps_per_family * len(families(axes)[0]), shard)
 
 
 def _chunk(axes: Axes, family: Family, first: int, last: int, note: Callable[[str], None]) -> Chunk | None:

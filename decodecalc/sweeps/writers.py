@@ -22,7 +22,9 @@ FLOAT_COLUMNS = ("sm_coverage", "waves", "partial_share", "total_s")
 
 
 class Writer(Protocol):
-    """Takes chunks; `finish` makes the output complete."""
+    """Takes chunks; `finish` makes the output complete. position: the scenario after the last that is on disk."""
+
+    position: int
 
     def write(self, chunk: Chunk, position: int) -> None: ...
 
@@ -176,7 +178,7 @@ class ParquetWriter:
         self._flush()
 
 
-def writer_for(kind: str, columns: Sequence[str], output: str | None, *, first: int, header: bool, key: str) -> Any:
+def writer_for(kind: str, columns: Sequence[str], output: str | None, *, first: int, header: bool, key: str) -> Writer:
     """The writer of one kind: csv, jsonl or parquet."""
     if kind == "parquet":
         if output is None:

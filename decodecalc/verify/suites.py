@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.errors import GateError, InputError, UnknownNameError
+from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch import LaunchPlan
@@ -201,16 +201,6 @@ def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | 
         if name not in known:
             raise UnknownNameError("engine option", name, known, "see `decodecalc engines NAME`")
     return out
-
-
-def parse_shard(text: str | None) -> tuple[int, int] | None:
-    """`3/8` as (3, 8)."""
-    if text is None:
-        return None
-    i, slash, n = text.partition("/")
-    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
-        raise InputError(f"--shard {text[:20]!r}: write I/N with I from 1 to N, for example 3/8")
-    return int(i), int(n)
 
 
 def deal(items: Sequence[Case], part: int, parts: int) -> list[Case]:

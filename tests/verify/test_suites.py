@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from decodecalc import load_gpu
 from decodecalc.errors import InputError, UnknownNameError
-from decodecalc.verify.suites import cases, deal, parse_shard, suite_scenarios
+from decodecalc.units import parse_shard
+from decodecalc.verify.suites import cases, deal, suite_scenarios
 
 GPU = load_gpu("h200")
 
