@@ -27,6 +27,8 @@ SLOTS_DEEP = 3  # three stages of 32 KiB, two warps: 72 KiB of shared memory
 SLOTS_SHALLOW = 4  # two stages, four warps: 104 registers of 128 threads; also FP8, whose tiles are half as large
 SLOTS_WIDE = 2  # wider keys
 WIDE_KEY_BYTES = 512
+# Output elements from which a merge of two states is about bytes: wide blocks.
+MANY_MERGED = 400_000
 # Share of the slots that must be filled for an unsplit launch, and by how much more a longer grid must fill them.
 GOOD_FILL = 0.9
 BETTER_FILL = 0.01
@@ -35,15 +37,16 @@ BETTER_FILL = 0.01
 def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
     """Merge fields of a LaunchConfig for `rows` output rows (tokens · query heads).
 
-    Few rows: many small blocks, each with all splits of a row at once and 32 elements a thread. Many rows with few
-    splits: four rows a block.
+    Blocks of one warp with 64 elements a thread: many small ones, each with little to wait for. Few splits: four rows
+    a block; many: 64 states a step, and only as many steps as the request has live splits.
     """
-    splits = max(2, min(512, next_power_of_2(num_splits)))
-    if rows >= 512 and splits <= 16:
-        dims = min(128, max(16, next_power_of_2(v_dim)))
-        return {"merge_rows": 4, "merge_splits": splits, "merge_dims": dims, "merge_warps": 4}
-    dims = 32 if splits <= 128 else 16
-    return {"merge_splits": splits, "merge_dims": dims, "merge_warps": max(1, min(8, splits * dims // 1024))}
+    splits = max(2, min(64, next_power_of_2(num_splits)))
+    if splits > 16:
+        return {"merge_splits": splits, "merge_dims": 2048 // splits, "merge_warps": 1}
+    dims = min(32 if splits == 4 else 64, max(16, next_power_of_2(v_dim)))
+    if splits == 2 and rows * v_dim > MANY_MERGED:
+        dims = min(256, max(16, next_power_of_2(v_dim)))
+    return {"merge_rows": 4, "merge_splits": splits, "merge_dims": dims, "merge_warps": 2 if splits == 16 else 1}
 
 
 def wave_fill(blocks: int, slots: int) -> float:

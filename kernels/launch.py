@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton.language as tl
@@ -15,6 +16,8 @@ from decodecalc_kernels.stage1 import stage1_kernel
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 LOG2E = 1.4426950408889634
+# Up to this many blocks per SM the next launch's blocks may come as early as they can.
+EARLY_BLOCKS_PER_SM = 1.5
 
 # Element type of the matrix products by cache type. FP8 E4M3 converts to fp16 without loss (4 exponent bits, 3
 # mantissa bits), and in hardware; queries are then clamped to fp16's range.
@@ -66,6 +69,11 @@ class Workspace:
 def on_nvidia(device: torch.device) -> bool:
     """Whether inline PTX can run there."""
     return device.type == "cuda" and torch.version.cuda is not None
+
+
+@cache
+def _sm_count(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def pdl_supported(device: torch.device) -> bool:
@@ -220,9 +228,14 @@ def decode_attention(
     page_shift = page.bit_length() - 1 if page & (page - 1) == 0 else -1
     clamp = int(config.window_partition == "window")
 
+    grid = (kv_heads * row_blocks, requests + config.idle_requests, config.num_splits)
+    # Blocks of the next launch that come early sit on SMs where this one's are still at work, and the rest of them
+    # then has to crowd elsewhere: up to 16 % slower (NOTES.md). A launch that leaves most slots free has room for both.
+    crowded = on_cuda and grid[0] * grid[1] * grid[2] > EARLY_BLOCKS_PER_SM * _sm_count(q.device)
+
     if run in ("both", "stage1"):
         options = {"launch_pdl": True} if pdl == "chain" else {}
-        stage1_kernel[(kv_heads * row_blocks, requests + config.idle_requests, config.num_splits)](
+        stage1_kernel[grid](
             q, k_cache, v_cache, out, lse if direct or fused else None, *states,
             workspace.arrived if fused and workspace is not None else None,
             seq_lens, kv_indices if flat else page_table, kv_indptr, query_start, splits[0],
@@ -240,7 +253,7 @@ def decode_attention(
             COMPUTE=compute, OPERAND=tl.float32 if _INTERPRETED else compute, P_PARTS=config.p_parts,
             DIRECT=direct, FUSED=fused,
             MERGE_ROWS=next_power_of_2(min(rows_used, q_len * group)), MERGE_SPLITS=config.merge_splits,
-            RECORD=record is not None, ON_CUDA=on_cuda, PDL=pdl != "none",
+            RECORD=record is not None, ON_CUDA=on_cuda, PDL=pdl != "none", LATE=crowded and direct,
             num_warps=config.warps, num_stages=config.stages, **options,
         )  # fmt: skip
     if run in ("both", "merge") and not direct and not fused:
@@ -251,7 +264,7 @@ def decode_attention(
             1.0 if v_tensor else float(v_scale), splits[1], splits[2], splits[3], q_heads,
             out.stride(0), out.stride(1),
             Q_LEN=q_len, RULE=rule, WINDOW=window, CLAMP=clamp, D_V=v_dim, ROWS=config.merge_rows,
-            SPLITS=config.merge_splits, DIMS=dims, PDL=pdl != "none",
+            SPLITS=config.merge_splits, DIMS=dims, PDL=pdl != "none", LATE=crowded,
             num_warps=config.merge_warps, num_stages=1, **options,
         )  # fmt: skip
     return out

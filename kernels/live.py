@@ -36,6 +36,11 @@ def is_live(split, split_keys, keys):
     return split * split_keys < keys
 
 
+def live_splits(keys, split_keys):
+    """How many splits are live: `is_live` counted (splits are live from the first on). No keys, no splits."""
+    return (keys + split_keys - (split_keys > 0)) // (split_keys + (split_keys == 0))
+
+
 def split_end(start, split_keys, seq_len):
     """The end of the split that starts at key `start`: its own length or the request's end, whichever is first."""
     end = start + split_keys

@@ -38,6 +38,7 @@ def on_device(function: Callable[..., Any]) -> Any:
 first_key = on_device(live.first_key)
 split_keys_of = on_device(live.split_keys_of)
 is_live = on_device(live.is_live)
+live_splits = on_device(live.live_splits)
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -71,9 +72,7 @@ def merge_rows(
     part_out_ptr,  # [.., D_V] fp32
     part_max_ptr,
     part_sum_ptr,
-    keys,
-    split_keys,
-    num_splits,
+    num_live,  # splits that have a state
     d,  # [DIMS] which output elements
     D_V: tl.constexpr,
     ROWS: tl.constexpr,
@@ -84,10 +83,9 @@ def merge_rows(
     acc = tl.zeros([ROWS, DIMS], tl.float32)
     m = sink
     total = tl.where(sink > float("-inf"), 1.0, 0.0)
-    # The loop ends at the last live split, or runs once when that is all there is: no branch in the common case.
-    for first in range(0, num_splits, SPLITS):
+    for first in range(0, num_live, SPLITS):
         s = first + tl.arange(0, SPLITS)
-        present = (s < num_splits) & is_live(s, split_keys, keys)  # [SPLITS]
+        present = s < num_live  # [SPLITS]
         mask = row_valid[:, None] & present[None, :]
         index = state[:, None] + s[None, :]  # [ROWS, SPLITS]
         # .cg: the fused merge reads what other SMs wrote during this very launch, so from L2
@@ -148,6 +146,7 @@ def merge_kernel(
     SPLITS: tl.constexpr,
     DIMS: tl.constexpr,
     PDL: tl.constexpr,
+    LATE: tl.constexpr,  # let the next launch's blocks come when stage 1 is over, not while it runs
 ):
     """Grid (ceil(Q_LEN · q_heads / ROWS), requests, ceil(D_V / DIMS))."""
     request = tl.program_id(1)
@@ -162,18 +161,22 @@ def merge_kernel(
         q_len = Q_LEN
     keys = seq_len - first_key(seq_len, q_len, WINDOW, CLAMP)
     split_keys = split_keys_for(request, keys, split_values_ptr, split_value, split_unit, RULE)
+    num_live = tl.minimum(live_splits(keys, split_keys), num_splits)
     valid = row < q_len * q_heads
     head = row % q_heads
     token = token0 + row // q_heads
     sink = load_sink(sinks_ptr, head, valid & (keys > 0), sinks_ptr is not None)
     d = tl.program_id(2) * DIMS + tl.arange(0, DIMS)
     if PDL:
-        gdc_launch_dependents()
+        if not LATE:
+            gdc_launch_dependents()
         gdc_wait()
+        if LATE:
+            gdc_launch_dependents()
     state = (token * q_heads + head).to(tl.int64) * num_splits
     out, lse = merge_rows(
         state, valid, sink, part_out_ptr, part_max_ptr, part_sum_ptr,
-        keys, split_keys, num_splits, d, D_V, ROWS, SPLITS, DIMS,
+        num_live, d, D_V, ROWS, SPLITS, DIMS,
     )  # fmt: skip
     out = tl.where(keys > 0, out, 0.0)
     if v_scale_ptr is not None:

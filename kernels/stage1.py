@@ -27,6 +27,7 @@ from decodecalc_kernels.merge import (
     gdc_launch_dependents,
     gdc_wait,
     is_live,
+    live_splits,
     load_sink,
     merge_rows,
     on_device,
@@ -246,6 +247,7 @@ def stage1_kernel(
     RECORD: tl.constexpr,
     ON_CUDA: tl.constexpr,
     PDL: tl.constexpr,
+    LATE: tl.constexpr,  # let the next launch's blocks come when this one's loops end, not when they begin
 ):
     """Grid (KV_HEADS · row blocks, requests, splits); extra values of axis 1 exit at once."""
     ROW_BLOCKS: tl.constexpr = (Q_LEN * GROUP + ROWS_USED - 1) // ROWS_USED
@@ -258,7 +260,8 @@ def stage1_kernel(
         t0 = globaltimer()
     if PDL:
         gdc_wait()  # whatever ran before may have written anything we read
-        gdc_launch_dependents()
+        if not LATE:
+            gdc_launch_dependents()
     if request >= requests:
         if RECORD:
             record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
@@ -421,6 +424,8 @@ def stage1_kernel(
             else:
                 acc = product(p_low, v_c, acc, OPERAND)
 
+    if PDL and LATE:
+        gdc_launch_dependents()
     sums = tl.sum(sums, 1)  # [ROWS]
     if V_PAIRS:
         acc = tl.reshape(tl.join(acc, acc_odd), [ROWS, DV_BLOCK])
@@ -447,7 +452,7 @@ def stage1_kernel(
         tl.store(part_sum_ptr + state, sums, mask=row_valid)
         tl.store(part_out_ptr + state[:, None] * D_V + d_v[None, :], acc, mask=v_mask)
         if FUSED:
-            expected = (keys_total + split_keys - 1) // split_keys  # live splits: is_live, counted
+            expected = live_splits(keys_total, split_keys)
             counter = arrived_ptr + request * tl.num_programs(0) + tl.program_id(0)
             tl.debug_barrier()  # every thread's stores come before the one thread's release
             arrived = tl.atomic_add(counter, 1, sem="acq_rel")
@@ -462,7 +467,7 @@ def stage1_kernel(
                 merged, lse = merge_rows(
                     (mtoken * q_heads + mhead) * num_splits, mvalid, msink,
                     part_out_ptr, part_max_ptr, part_sum_ptr,
-                    keys_total, split_keys, num_splits, d_v, D_V, MERGE_ROWS, MERGE_SPLITS, DV_BLOCK,
+                    tl.minimum(expected, num_splits), d_v, D_V, MERGE_ROWS, MERGE_SPLITS, DV_BLOCK,
                 )  # fmt: skip
                 if v_scale_ptr is not None:
                     v_scale *= tl.load(v_scale_ptr)

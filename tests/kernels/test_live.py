@@ -50,6 +50,12 @@ def test_live_splits_tile_the_request_exactly(seq_len, count, unit):
     assert (got[0][0], got[-1][1]) == (0, seq_len) if seq_len else not got
 
 
+@given(lengths, st.integers(1, 6000))
+def test_live_splits_counts_what_is_live(keys, split_keys):
+    assert live.live_splits(keys, split_keys) == sum(live.is_live(s, split_keys, keys) for s in range(keys + 1))
+    assert live.live_splits(0, 0) == 0  # an empty request under a count rule: its split length is 0 too
+
+
 @given(st.integers(1, 5000), counts, units, st.integers(1, 600), st.integers(1, 8), st.booleans())
 def test_every_key_in_some_tokens_window_is_walked_once(seq_len, count, unit, window, q_len, clamp):
     q_len = min(q_len, seq_len)
