@@ -159,7 +159,7 @@ def _alone(trial: Trial, r: int, mine: torch.Tensor) -> tuple[int | None, bool]:
     q, args = trial.inputs.alone(r)
     values = _as_tensor(run.split_values, trial)
     out = decode_attention(
-        q, trial.inputs.k, trial.inputs.v, config=config, split_values=values, window=run.window,
+        q, *trial.inputs.cache(), config=config, split_values=values, window=run.window,
         workspace=trial.workspace(config, len(q)), out=trial.output(len(q)), **args,
     )  # fmt: skip
     return differing(out, mine), same_cut
@@ -187,7 +187,7 @@ def _fixed_size(trial: Trial, r: int) -> int:
     together = trial.launch(config, workspace=trial.workspace(config), out=trial.output())
     q, args = inputs.alone(r)
     out = decode_attention(
-        q, inputs.k, inputs.v, config=config, window=trial.run.window,
+        q, *inputs.cache(), config=config, window=trial.run.window,
         workspace=trial.workspace(config, len(q)), out=trial.output(len(q)), **args,
     )  # fmt: skip
     first = sum(trial.plan.batch.q_lens[:r])

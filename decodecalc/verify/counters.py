@@ -136,10 +136,10 @@ def child(spec: str, device_index: int) -> None:
             **inputs.arguments(), "config": config, "workspace": space, "out": out, "split_values": values,
             "window": run.window,
         }  # fmt: skip
-        decode_attention(inputs.q, inputs.k, inputs.v, **args)
+        decode_attention(inputs.q, *inputs.cache(), **args)
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStart()
-        decode_attention(inputs.q, inputs.k, inputs.v, **args)
+        decode_attention(inputs.q, *inputs.cache(), **args)
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStop()
 

@@ -32,7 +32,7 @@ def correct(trial: Trial) -> Finding:
     worst = 0.0
     for r in chosen:
         q, args = inputs.alone(r)
-        ref, _ = decode_attention_reference(q, inputs.k, inputs.v, window=trial.run.window, **args)
+        ref, _ = decode_attention_reference(q, *inputs.cache(), window=trial.run.window, **args)
         got = out[starts[r] : starts[r] + trial.plan.batch.q_lens[r]].double()
         worst = max(worst, float((got - ref).norm() / ref.norm()))
     bound = BOUNDS[str(inputs.kv.dtype)] * (1.0 if trial.device.is_cuda else INTERPRETER_FACTOR)

@@ -54,9 +54,10 @@ class KernelShape:
 class Execution:
     """A plan as a launch of the bundled kernel. split_values: per request, for the rules that need them.
 
-    config: for the exact claims. timed: what is timed, and predicted; it differs from `config` where a window makes the
-    engine's own tile part of its key ranges. window: what the kernel is told, which is what the engine's rule reads
-    (SGLang reads one key less). unsupported: why the kernel cannot run the plan; the rest is then of no use.
+    config: for the exact claims, with the engine's rows. timed: what is timed, and predicted: the same splits on the
+    bundled kernel's own rows and tile (a window can make the engine's tile part of `config`'s key ranges). window: what
+    the kernel is told, which is what the engine's rule reads (SGLang reads one key less). unsupported: why the kernel
+    cannot run the plan; the rest is then of no use.
     """
 
     config: LaunchConfig | None
@@ -92,16 +93,14 @@ class Tuning(NamedTuple):
 
 def tuning_of(plan: LaunchPlan, calibration: Calibration) -> Tuning:
     """The variant that the time model predicts for this plan on the bundled kernel."""
-    from decodecalc.cost.tuning import default_variant, tuned_variants
+    from decodecalc.cost.tuning import default_variant, row_block
 
-    geo, kv, rows = plan.geometry, plan.kv, plan.block_rows
     if plan.engine != BUNDLED:
-        variant = default_variant(calibration, geo, kv, rows)
+        rows = row_block(plan.geometry, plan.batch.max_q_len)
+        variant = default_variant(calibration, plan.geometry, plan.kv, rows)
         return Tuning(variant.tile_keys, variant.warps or 4, variant.stages or 3)
-    warps = (plan.stage1.threads or 128) // 32
-    stages = getattr(plan.options, "stages", None)
-    near = [v for v in tuned_variants(calibration, geo, kv, rows) if (v.tile_keys, v.warps) == (plan.tile_keys, warps)]
-    return Tuning(plan.tile_keys, warps, stages or (near[0].stages if near else 3) or 3)
+    warps, stages = (int(getattr(plan.detail, name)) for name in ("warps", "stages"))
+    return Tuning(plan.tile_keys, warps, stages)
 
 
 def _unsupported(plan: LaunchPlan, tuning: Tuning) -> str:
@@ -151,7 +150,7 @@ def _exact_tile(plan: LaunchPlan, tuning: Tuning) -> int:
 def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
     from decodecalc_kernels import LaunchConfig
 
-    shape = _shape(plan, tuning)
+    shape = _shape(plan, tuning, max(16, next_power_of_2(plan.live_rows)), plan.live_rows, _exact_tile(plan, tuning))
     as_read = _window_as_read(plan)
     window = plan.geometry.window if as_read is None else as_read
     shape["window_partition"] = "full" if as_read is None else "window"
@@ -180,22 +179,28 @@ def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
     else:
         values = tuple(ranges[0][1] - ranges[0][0] for ranges in plan.splits.keys)
         config, rule = LaunchConfig.per_request_sizes(launched, **shape), "keys per split of each request"
-    timed = config.replace(tile_keys=tuning.tile_keys)
-    return Execution(config, timed, values, window, rule=rule)
+    return Execution(config, config.replace(**_timed_shape(plan, tuning)), values, window, rule=rule)
 
 
-def _shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
+def _timed_shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
+    """The bundled kernel's own rows, tile and grid, as the time model assumes them under any rule."""
+    from decodecalc.cost.tuning import row_block
+
+    rows = row_block(plan.geometry, plan.batch.max_q_len)
+    shape = _shape(plan, tuning, rows, min(rows, plan.batch.max_q_len * plan.geometry.group), tuning.tile_keys)
+    return {**shape, "idle_requests": 0}  # padding belongs to an engine's launch, not to its splits
+
+
+def _shape(plan: LaunchPlan, tuning: Tuning, rows: int, rows_used: int, tile: int) -> dict[str, Any]:
     """Tile, rows, warps and idle rows. Rows beyond the queries' are left out: the same blocks, less padding."""
-    rows = max(16, next_power_of_2(plan.live_rows))
     width = next_power_of_2(plan.geometry.v_dim)
     warps = tuning.warps
     while warps < MAX_WARPS and rows * width > MAX_ACCUMULATOR * warps // 4:
         warps *= 2
-    tile = _exact_tile(plan, tuning)
     return {
         "tile_keys": tile,
         "rows": rows,
-        "rows_used": plan.live_rows,
+        "rows_used": rows_used,
         "warps": warps,
         "stages": _stages_that_fit(plan, tile, tuning.stages),
         "idle_requests": _idle_requests(plan),

@@ -1,7 +1,8 @@
 """Random tensors of one decode step, several layers deep, with everything that must not be read poisoned.
 
-All layers share one pool of pages; each has its own pages, in shuffled order. Slots of a last page beyond the request's
-length hold NaN, table entries beyond a request's pages are no page numbers.
+Every layer has its own cache; one page table, in shuffled order, serves all of them, as in an engine: from the second
+layer on it comes from the L2. Slots of a last page beyond the request's length hold NaN, table entries beyond a
+request's pages are no page numbers.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ NO_PAGE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Inputs:
-    """q [tokens, q_heads, D]; k, v [layers · pages, page, kv_heads, D]; tables[l] [B, pages] or a flat list per layer.
+    """q [tokens, q_heads, D]; keys, values [layers, pages, page, kv_heads, D]; table [B, pages per request].
 
-    For page size 1 `tables[l]` is kv_indices and `indptr` [B + 1] its offsets.
+    For page size 1 `table` is kv_indices and `indptr` [B + 1] its offsets. values is None for MLA.
     """
 
     geometry: Geometry
     batch: Batch
     kv: KvCache
     q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor | None
-    tables: tuple[torch.Tensor, ...]
+    keys: torch.Tensor
+    values: torch.Tensor | None
+    table: torch.Tensor
     indptr: torch.Tensor | None
     seq_lens: torch.Tensor
     query_start: torch.Tensor | None
@@ -44,8 +45,12 @@ class Inputs:
 
     @property
     def layers(self) -> int:
-        """Layers in the pool."""
-        return len(self.tables)
+        """Layers that have a cache."""
+        return len(self.keys)
+
+    def cache(self, layer: int = 0) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """K and V of one layer: [pages, page, kv_heads, D] each."""
+        return self.keys[layer], None if self.values is None else self.values[layer]
 
     @property
     def out_shape(self) -> tuple[int, int, int]:
@@ -66,14 +71,14 @@ class Inputs:
             out["k_scale"], out["v_scale"] = FP8_SCALES
         return out
 
-    def arguments(self, layer: int = 0) -> dict[str, Any]:
-        """All of them, for one layer of the pool."""
+    def arguments(self) -> dict[str, Any]:
+        """All of them; the same for every layer."""
         if self.indptr is not None:
-            return {**self.common(), "kv_indptr": self.indptr, "kv_indices": self.tables[layer]}
-        return {**self.common(), "page_table": self.tables[layer]}
+            return {**self.common(), "kv_indptr": self.indptr, "kv_indices": self.table}
+        return {**self.common(), "page_table": self.table}
 
     def alone(self, request: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Queries and arguments of one request by itself (layer 0), over the same cache.
+        """Queries and arguments of one request by itself, over the same cache.
 
         Copies, not slices: an address that is no multiple of 16 would make Triton compile another kernel.
         """
@@ -85,7 +90,7 @@ class Inputs:
         if self.indptr is not None:
             args["kv_indptr"] = self.indptr[request : request + 2].clone()
         else:
-            args["page_table"] = self.tables[0][request : request + 1].clone()
+            args["page_table"] = self.table[request : request + 1].clone()
         return self.q[first : first + tokens].clone(), args
 
 
@@ -108,7 +113,7 @@ def make_inputs(
     page = kv.page_size
     pages_of = [cdiv(max(n, 1), page) for n in batch.seq_lens]
     per_layer = sum(pages_of)
-    pool = (layers * per_layer, page, geo.kv_heads)
+    pool = (layers, per_layer, page, geo.kv_heads)
 
     def fill(*shape: int) -> torch.Tensor:
         if kv_type != torch.float8_e4m3fn:
@@ -120,26 +125,22 @@ def make_inputs(
             out[i : i + step] = part.to(kv_type)
         return out
 
-    k = fill(*pool, geo.head_dim)
-    v = None if geo.mla else fill(*pool, geo.v_dim)
-    order = torch.randperm(layers * per_layer, generator=gen, device=device).view(layers, per_layer).int()
+    keys = fill(*pool, geo.head_dim)
+    values = None if geo.mla else fill(*pool, geo.v_dim)
+    order = torch.randperm(per_layer, generator=gen, device=device).int()
     columns = round_up(max([*pages_of, min_pages]) + 1, TABLE_MULTIPLE)
-    table = torch.full((layers, batch.size, columns), NO_PAGE, dtype=torch.int32, device=device)
-    at = 0
-    for r, (length, count) in enumerate(zip(batch.seq_lens, pages_of)):
-        own = order[:, at : at + count]  # [layers, pages of the request]
-        at += count
-        table[:, r, :count] = own
-        tail = length - (count - 1) * page
-        for cache in (k, v):
+    table = torch.full((batch.size, columns), NO_PAGE, dtype=torch.int32, device=device)
+    for r, (length, own) in enumerate(zip(batch.seq_lens, order.split(pages_of))):
+        table[r, : len(own)] = own
+        tail = length - (len(own) - 1) * page
+        for cache in (keys, values):
             if cache is not None and tail < page:
-                _poison(cache, own[:, -1].long(), tail)
+                _poison(cache, own[-1:].long(), tail)
     indptr = None
-    tables: tuple[torch.Tensor, ...] = tuple(table[i] for i in range(layers))
     if page == 1:
         ends = torch.tensor(batch.seq_lens, device=device).cumsum(0).int()
         indptr = torch.cat([torch.zeros(1, dtype=torch.int32, device=device), ends])
-        tables = tuple(order[i].contiguous() for i in range(layers))
+        table = order
     starts = None
     if len(set(batch.q_lens)) > 1:
         starts = torch.tensor([0, *torch.tensor(batch.q_lens).cumsum(0).tolist()], dtype=torch.int32, device=device)
@@ -148,9 +149,9 @@ def make_inputs(
         batch,
         kv,
         torch.randn((batch.query_tokens, geo.q_heads, geo.head_dim), generator=gen, device=device).to(q_type),
-        k,
-        v,
-        tables,
+        keys,
+        values,
+        table,
         indptr,
         torch.tensor(batch.seq_lens, dtype=torch.int32, device=device),
         starts,
@@ -159,10 +160,10 @@ def make_inputs(
 
 
 def _poison(cache: torch.Tensor, pages: torch.Tensor, tail: int) -> None:
-    """NaN in the slots from `tail` on of these pages."""
+    """NaN in the slots from `tail` on of these pages, in every layer."""
     import torch
 
     if cache.dtype == torch.float8_e4m3fn:  # FP8 has no indexing kernels
-        cache.view(torch.uint8)[pages, tail:] = FP8_NAN
+        cache.view(torch.uint8)[:, pages, tail:] = FP8_NAN
     else:
-        cache[pages, tail:] = float("nan")
+        cache[:, pages, tail:] = float("nan")

@@ -93,8 +93,8 @@ class Trial:
         inputs = self.inputs
         more.setdefault("split_values", self.split_values)
         more.setdefault("window", self.run.window)
-        args = {**inputs.arguments(layer), **more}
-        return decode_attention(inputs.q, inputs.k, inputs.v, config=config or self.run.launch, **args)
+        args = {**inputs.arguments(), **more}
+        return decode_attention(inputs.q, *inputs.cache(layer), config=config or self.run.launch, **args)
 
     # ---- seeing
 
@@ -118,7 +118,7 @@ class Trial:
 
         def call() -> None:
             _, record = record_launch(
-                inputs.q, inputs.k, inputs.v, config=config, workspace=space, out=out,
+                inputs.q, *inputs.cache(), config=config, workspace=space, out=out,
                 split_values=self.split_values, window=self.run.window, **inputs.arguments(),
             )  # fmt: skip
             found.append(record)

@@ -51,11 +51,12 @@ def _key(plan: LaunchPlan, run: Execution) -> str:
     """What decides the compiled code: geometry, cache, query tokens and the launch, its counts aside."""
     config = run.launch.replace(num_splits=2, split_value=1, split_unit=1, idle_requests=0)
     tokens = plan.batch.max_q_len
-    return f"{plan.engine == BUNDLED}|{plan.geometry}|{plan.kv}|{tokens}|{run.launch.direct}|{run.window}|{config}"
+    who = f"{plan.engine == BUNDLED}|{plan.batch.size}"
+    return f"{who}|{plan.geometry}|{plan.kv}|{tokens}|{run.launch.direct}|{run.window}|{config}"
 
 
 def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> None:
-    """Launch one short request under every variant of `run` that the claims use."""
+    """Launch short requests, as many as the plan has, under every variant of `run` that the claims use."""
     import contextlib
 
     import torch
@@ -65,16 +66,15 @@ def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> Non
     from decodecalc_kernels import Workspace, decode_attention, record_launch
 
     device = open_device("cuda", device_index)
-    q_len = plan.batch.max_q_len
-    batch = Batch([WARM_KEYS + q_len], [q_len])
+    q_len, requests = plan.batch.max_q_len, plan.batch.size  # as many requests: crowded launches compile apart
+    batch = Batch([WARM_KEYS + q_len] * requests, [q_len] * requests)
     inputs = make_inputs(plan.geometry, batch, plan.kv, device.torch_name)
     tokens, q_heads, v_dim = inputs.out_shape
     base = run.launch
     one = base.replace(num_splits=1, split_rule="count", split_value=1, split_unit=1)
     fixed = base.replace(num_splits=2, split_rule="size", split_value=WARM_KEYS, window_partition="full")
-    values = torch.tensor(
-        [1 if base.split_rule == "counts" else 2 * WARM_KEYS], dtype=torch.int32, device=inputs.q.device
-    )
+    value = 1 if base.split_rule == "counts" else 2 * WARM_KEYS
+    values = torch.tensor([value] * requests, dtype=torch.int32, device=inputs.q.device)
     for config in (base, replace(run, config=run.timed or base).launch, one, fixed):
         space = Workspace.allocate(tokens, q_heads, v_dim, config.num_splits, device.torch_name, tokens)
         out = torch.empty(inputs.out_shape, dtype=inputs.q.dtype, device=inputs.q.device)
@@ -83,9 +83,9 @@ def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> Non
             "split_values": values if run.split_values is not None else None,
         }  # fmt: skip
         with contextlib.suppress(Exception):  # reported where it matters
-            decode_attention(inputs.q, inputs.k, inputs.v, **args)
+            decode_attention(inputs.q, *inputs.cache(), **args)
             if config is base:
-                record_launch(inputs.q, inputs.k, inputs.v, **args)
+                record_launch(inputs.q, *inputs.cache(), **args)
     if plan.engine == BUNDLED:
         _compile_merges(plan, run, inputs)
     device.synchronize()
@@ -101,7 +101,7 @@ def _compile_merges(plan: LaunchPlan, run: Execution, inputs: Inputs) -> None:
     from decodecalc_kernels.heuristic import merge_shape
 
     tokens, q_heads, v_dim = inputs.out_shape
-    rows = plan.batch.size * plan.batch.max_q_len * q_heads
+    rows = tokens * q_heads
     out = torch.empty(inputs.out_shape, dtype=inputs.q.dtype, device=inputs.q.device)
     for splits in (2**i for i in range(1, 10)):
         config = run.launch.replace(
@@ -110,6 +110,6 @@ def _compile_merges(plan: LaunchPlan, run: Execution, inputs: Inputs) -> None:
         space = Workspace.allocate(tokens, q_heads, v_dim, splits, str(inputs.q.device), tokens)
         with contextlib.suppress(Exception):
             decode_attention(
-                inputs.q, inputs.k, inputs.v, **inputs.arguments(), config=config, workspace=space, out=out,
+                inputs.q, *inputs.cache(), **inputs.arguments(), config=config, workspace=space, out=out,
                 window=run.window, run="merge",
             )  # fmt: skip

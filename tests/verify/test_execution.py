@@ -72,6 +72,18 @@ def test_idle_query_blocks_of_vllm_are_launched_too():
     assert merge.grid[1] == 16
 
 
+def test_what_is_timed_is_our_own_launch_of_the_engine_s_splits():
+    """Falcon's 71 heads under vLLM's rule: its block of 128 rows and its padding of the grid for the exact claims, our
+    two blocks of 64 rows and no padding for the clock, the same 16 splits in both."""
+    found = plan("vllm-triton", Geometry(71, 1, 64), Batch.uniform(4, 2048), gpu=GPU)
+    run = execution_of(found)
+    assert (run.launch.rows, run.timed.rows) == (128, 64)
+    assert run.launch.idle_requests == 4
+    assert run.timed.idle_requests == 0
+    names = ("num_splits", "split_rule", "split_value", "split_unit")
+    assert [getattr(run.launch, n) for n in names] == [getattr(run.timed, n) for n in names]
+
+
 def test_what_the_kernel_cannot_run_says_why():
     latent = Geometry(128, 1, 576, 512, mla=True)
     irregular = plan("flashmla", latent, Batch([4000, 100]), kv=KvCache(page_size=64), gpu=GPU)

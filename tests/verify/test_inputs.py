@@ -13,26 +13,29 @@ from decodecalc.verify.inputs import FP8_NAN, NO_PAGE, layer_bytes, make_inputs 
 GEO = Geometry(4, 2, 16)
 
 
-def test_every_layer_has_its_own_pages_in_shuffled_order():
+def test_every_layer_has_its_own_cache_and_one_shuffled_page_table_serves_all():
     made = make_inputs(GEO, Batch([100, 40]), KvCache(), "cpu", layers=3)
-    used = [t[t != NO_PAGE] for t in made.tables]
-    everything = torch.cat(used)
-    assert sorted(everything.tolist()) == list(range(3 * (7 + 3)))
-    assert everything.tolist() != sorted(everything.tolist())
+    used = made.table[made.table != NO_PAGE].tolist()
+    assert sorted(used) == list(range(7 + 3))
+    assert used != sorted(used)
+    assert made.layers == 3
+    pointers = {cache.data_ptr() for layer in range(3) for cache in made.cache(layer)}
+    assert len(pointers) == 6
+    assert not made.cache(0)[0][0].equal(made.cache(1)[0][0])
 
 
 def test_slots_beyond_a_requests_keys_are_poisoned_and_no_others():
     made = make_inputs(GEO, Batch([100, 32]), KvCache(), "cpu", layers=2)
-    for table in made.tables:
-        last = made.k[int(table[0, 6])]
+    for k, v in map(made.cache, range(2)):
+        last = k[int(made.table[0, 6])]
         assert last[4:].isnan().all()
         assert not last[:4].isnan().any()
-        assert not made.v[int(table[1, 1])].isnan().any()
+        assert not v[int(made.table[1, 1])].isnan().any()
 
 
 def test_fp8_caches_are_poisoned_by_their_nan():
     made = make_inputs(GEO, Batch([20]), KvCache("fp8"), "cpu")
-    page = made.k.view(torch.uint8)[int(made.tables[0][0, 1])]
+    page = made.cache()[0].view(torch.uint8)[int(made.table[0, 1])]
     assert (page[4:] == FP8_NAN).all()
     assert not (page[:4] == FP8_NAN).all()
 
@@ -40,13 +43,13 @@ def test_fp8_caches_are_poisoned_by_their_nan():
 def test_pages_of_one_become_a_flat_list():
     made = make_inputs(GEO, Batch([5, 3]), KvCache(page_size=1), "cpu")
     assert made.indptr.tolist() == [0, 5, 8]
-    assert sorted(made.tables[0].tolist()) == list(range(8))
+    assert sorted(made.table.tolist()) == list(range(8))
     assert set(made.arguments()) >= {"kv_indptr", "kv_indices"}
 
 
 def test_a_latent_cache_has_no_values_of_its_own():
     made = make_inputs(Geometry(16, 1, 96, 64, mla=True), Batch([9]), KvCache(), "cpu")
-    assert made.v is None
+    assert made.values is None
     assert made.arguments()["v_dim"] == 64
 
 
@@ -55,7 +58,7 @@ def test_a_request_alone_keeps_its_queries_and_its_pages():
     q, args = made.alone(1)
     assert q.equal(made.q[1:4])
     assert args["seq_lens"].tolist() == [30]
-    assert args["page_table"].equal(made.tables[0][1:2])
+    assert args["page_table"].equal(made.table[1:2])
     assert "query_start" not in args
 
 
