@@ -37,16 +37,18 @@ BETTER_FILL = 0.01
 def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
     """Merge fields of a LaunchConfig for `rows` output rows (tokens · query heads).
 
-    Blocks of one warp with 64 elements a thread: many small ones, each with little to wait for. Few splits: four rows
-    a block; many: 64 states a step, and only as many steps as the request has live splits.
+    Blocks of one warp with up to 64 elements a thread: many small ones, each with little to wait for. Few splits: four
+    rows a block; many: 64 states a step, and only as many steps as the request has live splits.
     """
-    splits = max(2, min(64, next_power_of_2(num_splits)))
-    if splits > 16:
-        return {"merge_splits": splits, "merge_dims": 2048 // splits, "merge_warps": 1}
-    dims = min(32 if splits == 4 else 64, max(16, next_power_of_2(v_dim)))
-    if splits == 2 and rows * v_dim > MANY_MERGED:
-        dims = min(256, max(16, next_power_of_2(v_dim)))
-    return {"merge_rows": 4, "merge_splits": splits, "merge_dims": dims, "merge_warps": 2 if splits == 16 else 1}
+    width = max(16, next_power_of_2(v_dim))
+    if num_splits <= 2:
+        dims = 256 if rows * v_dim > MANY_MERGED else 64
+        return {"merge_rows": 4, "merge_splits": 2, "merge_dims": min(dims, width), "merge_warps": 1}
+    if num_splits <= 16:
+        splits = 8 if num_splits <= 8 else 16
+        return {"merge_rows": 4, "merge_splits": splits, "merge_dims": min(64, width), "merge_warps": splits // 8}
+    splits = 32 if num_splits <= 32 else 64
+    return {"merge_splits": splits, "merge_dims": min(2048 // splits, width), "merge_warps": 1}
 
 
 def wave_fill(blocks: int, slots: int) -> float:

@@ -1,26 +1,32 @@
 """A calibration: the parameters of one GPU, with who measured them, when and how. Loaded from JSON, or shipped.
 
-File format (schema `decodecalc/calibration/1`): `gpu` (identity), `environment` (driver, clocks, library versions),
+File format (schema `decodecalc/calibration/2`): `gpu` (identity), `environment` (driver, clocks, library versions),
 `date`, `protocol`, `parameters` {name: {value, spread, provenance, note}} and `variants`, a list of objects with the
-fields of `Variant` and `values` of the same form. Units are those of `parameters.DEVICE` and `.VARIANT`: SI.
+fields of `Variant` and `values` of the same form; the value of a curve is a list. Units are those of
+`parameters.DEVICE` and `.VARIANT`: SI.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.parameters import (
+    CURVES,
     DEVICE,
     OPTIONAL,
     PER_KERNEL,
     PROVENANCES,
+    STAGE_CURVES,
     VARIANT,
     Parameter,
+    Value,
     Variant,
 )
 from decodecalc.errors import InputError
@@ -29,7 +35,7 @@ from decodecalc.record import record
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-SCHEMA = "decodecalc/calibration/1"
+SCHEMA = "decodecalc/calibration/2"
 SHIPPED = ("calibration_h200.json",)  # in decodecalc/data
 MAX_FILE_BYTES = 16 << 20
 _DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
@@ -89,20 +95,30 @@ class Calibration:
         part = f"{target}.part"
         try:
             with open(part, "w", encoding="utf-8") as file:
-                json.dump(self.to_dict(), file, indent=1)
-                file.write("\n")
+                file.write(_on_lines(self.to_dict()))
             os.replace(part, target)
         except OSError as error:
             raise InputError(f"cannot write calibration {target}: {error.strerror or error}") from None
 
 
+def _on_lines(data: dict[str, Any]) -> str:
+    """JSON with an entry a line, and a curve's numbers all on one."""
+    text = json.dumps(data, indent=1)
+    return re.sub(r"\[\n\s+([^][{}]*?)\n\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+
 def _plain(p: Parameter) -> dict[str, Any]:
-    out: dict[str, Any] = {"value": p.value, "provenance": p.provenance}
+    out: dict[str, Any] = {"value": _shown(p.value), "provenance": p.provenance}
     if p.spread:
         out["spread"] = p.spread
     if p.note:
         out["note"] = p.note
     return out
+
+
+def _shown(value: Value) -> Any:
+    """Curves to five digits: more than any of them is measured to, and a file half as long."""
+    return [float(f"{x:.5g}") for x in value] if isinstance(value, tuple) else value
 
 
 def load_calibration(spec: str | os.PathLike[str] | None = None, gpu: Gpu | str | None = None) -> Calibration:
@@ -151,9 +167,33 @@ def _extrapolated(gpu: Gpu) -> Calibration:
 
 @cache
 def shipped_calibration(name: str) -> Calibration:
-    """A calibration of the package's data, by file name."""
+    """A calibration of the package's data, by file name. Its variants are looked through when they are asked for: a
+    table of launches needs a few of more than a hundred, and the tests look through them all."""
     with open(os.path.join(_DATA, name), encoding="utf-8") as file:
-        return parse_calibration(json.load(file), f"shipped {name}")
+        return parse_calibration(json.load(file), f"shipped {name}", lazy=True)
+
+
+class _Entries(Mapping[Variant, Values]):
+    """Variants of a file, each parsed on first use."""
+
+    def __init__(self, rows: list[dict[str, Any]], where: str) -> None:
+        self._rows = {_variant(row, where): row for row in rows}
+        self._where = where
+        self._found: dict[Variant, Values] = {}
+
+    def __getitem__(self, variant: Variant) -> Values:
+        if variant not in self._found:
+            self._found[variant] = _variant_values(self._rows[variant], self._where)
+        return self._found[variant]
+
+    def __contains__(self, variant: object) -> bool:
+        return variant in self._rows
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def read_calibration(path: str) -> Calibration:
@@ -175,8 +215,8 @@ def read_calibration(path: str) -> Calibration:
     return parse_calibration(data, where)
 
 
-def parse_calibration(data: Any, where: str = "calibration") -> Calibration:
-    """A calibration from its file format. InputError names the field that is wrong."""
+def parse_calibration(data: Any, where: str = "calibration", lazy: bool = False) -> Calibration:
+    """A calibration from its file format. InputError names the field that is wrong; lazy: a variant's on first use."""
     if not isinstance(data, dict):
         raise InputError(f"{where}: must hold one object, not {type(data).__name__}")
     schema = data.get("schema")
@@ -194,9 +234,10 @@ def parse_calibration(data: Any, where: str = "calibration") -> Calibration:
     rows = data.get("variants")
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{where}: variants must be a list of at least one")
-    variants: dict[Variant, Values] = {}
-    for i, entry in enumerate(rows):
-        variants[_variant(entry, f"{where}: variants[{i}]")] = _variant_values(entry, f"{where}: variants[{i}]")
+    variants: Mapping[Variant, Values] = _Entries(rows, f"{where}: variants") if lazy else {
+        _variant(entry, f"{where}: variants[{i}]"): _variant_values(entry, f"{where}: variants[{i}]")
+        for i, entry in enumerate(rows)
+    }  # fmt: skip
     environment = data.get("environment")
     return Calibration(
         gpu=gpu,
@@ -233,6 +274,16 @@ def _variant_values(entry: dict[str, Any], where: str) -> Values:
     missing = [name for name in VARIANT if name not in values and name not in OPTIONAL]
     if missing:
         raise InputError(f"{where}.values: {', '.join(missing)} missing")
+    size = {name: len(values[name].curve) for name in CURVES}
+    uneven = [name for name in STAGE_CURVES if size[name] != size["blocks"]]
+    if size["merge_s"] != size["merge_rows"] * size["merge_splits"]:
+        uneven.append("merge_s")
+    if uneven:
+        raise InputError(f"{where}.values: {', '.join(uneven)}: not as many values as knots")
+    for name in ("blocks", "merge_rows", "merge_splits"):
+        knots = values[name].curve
+        if any(b <= a for a, b in pairwise(knots)):
+            raise InputError(f"{where}.values.{name}: knots must ascend")
     return values
 
 
@@ -243,9 +294,7 @@ def _values(data: Any, known: Mapping[str, Any], where: str) -> Values:
     for name, entry in data.items():
         if name not in known:
             raise InputError(f"{where}: unknown parameter {name!r:.60}")
-        value = entry.get("value") if isinstance(entry, dict) else None
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
-            raise InputError(f"{where}.{name}: value must be a number of at least 0, not {value!r:.40}")
+        value = _value(entry.get("value") if isinstance(entry, dict) else None, name, where)
         provenance = entry.get("provenance", "")
         if provenance not in PROVENANCES:
             raise InputError(
@@ -253,3 +302,18 @@ def _values(data: Any, known: Mapping[str, Any], where: str) -> Values:
             )
         out[name] = Parameter(name, value, provenance, float(entry.get("spread", 0.0)), str(entry.get("note", "")))
     return out
+
+
+def _value(value: Any, name: str, where: str) -> Value:
+    """A number, or a curve's numbers. InputError for anything else."""
+    if name in CURVES:
+        if not isinstance(value, list) or not value or not all(map(_is_number, value)):
+            raise InputError(f"{where}.{name}: value must be a list of numbers of at least 0, not {value!r:.40}")
+        return tuple(float(x) for x in value)
+    if not _is_number(value):
+        raise InputError(f"{where}.{name}: value must be a number of at least 0, not {value!r:.40}")
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")

@@ -10,9 +10,16 @@ from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.rates import make_rates
-from decodecalc.cost.tuning import Tuning, gathered, split_curve, tune
-from decodecalc.cost.variants import BUNDLED, kernel_of, resolve, wanted_variant
+from decodecalc.cost.tuning import (
+    Tuning,
+    curve_times,
+    curve_work,
+    gathered,
+    path_rates,
+    scheduled_times,
+    tune,
+)
+from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
 from decodecalc.record import record
@@ -173,8 +180,11 @@ def time_curve(
     geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, variant: Variant, calibration: Calibration, *, l2: str = "cold"
 ) -> tuple[CurvePoint, ...]:
     """Predicted time against every distinct split count of one variant, ascending."""
-    rates, _ = make_rates(calibration, gpu, resolve(calibration, variant), l2=l2, dtype=kv.query_dtype)
-    counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, variant.rows)
+    rates, steps, rows = path_rates(calibration, gpu, variant, kv, l2), gathered(batch), variant.rows
+    counts, sizes, work = curve_work(geo, steps, kv, variant.tile_keys, rows)
+    total = curve_times(work, rates)
+    if not batch.is_uniform:
+        total = scheduled_times(geo, steps, variant.tile_keys, rows, rates, sizes, work, total)
     points: dict[int, Any] = {}
     for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
         points.setdefault(s, CurvePoint(s, size, t))

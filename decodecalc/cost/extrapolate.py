@@ -2,8 +2,10 @@
 
 * memory bandwidth: the sustained share of the data-sheet rate carries over;
 * L2: its rate grows with SMs x clock (each SM has its own port), its usable share of the capacity carries over;
-* what a block or a launch does by itself (tile latency, fixed cost, launch, merge): the SM clock. Memory latency in
-  seconds hardly changes between generations, so it is not made faster than the clock says, nor slower than twice;
+* what a block or a launch does by itself (tile latency, start, launch, merge): the SM clock. Memory latency in seconds
+  hardly changes between generations, so it is not made faster than the clock says, nor slower than twice;
+* curves over blocks at work: at the same number of blocks per SM. A tile's time is taken apart into latency and its
+  share of the bandwidth, which move each by their own ratio;
 * resident blocks: shared memory of an SM.
 
 Kernels for another architecture may be other kernels: the interval widens threefold there, twofold within one.
@@ -11,10 +13,13 @@ Kernels for another architecture may be other kernels: the interval widens three
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from decodecalc.cost.calibration import Calibration, Values
-from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
+from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Value, Variant
+from decodecalc.cost.rates import latencies
+from decodecalc.cost.variants import tile_bytes
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -37,12 +42,34 @@ def extrapolate(base: Calibration, gpu: Gpu) -> Calibration:
             "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
         },
         parameters=scale.values(base.parameters),
-        variants={variant: scale.values(values) for variant, values in base.variants.items()},
+        variants=_Scaled(scale, base),
         date=base.date,
         protocol=base.protocol,
         environment=base.environment,
         extrapolated_from=str(base.gpu["name"]),
     )
+
+
+class _Scaled(Mapping[Variant, Values]):
+    """Every variant of a calibration, scaled when it is asked for: a prediction needs a few of more than a hundred."""
+
+    def __init__(self, scale: _Scale, base: Calibration) -> None:
+        self._scale, self._base = scale, base
+        self._found: dict[Variant, Values] = {}
+
+    def __getitem__(self, variant: Variant) -> Values:
+        if variant not in self._found:
+            self._found[variant] = self._scale.variant(variant, self._base.variants[variant], self._base)
+        return self._found[variant]
+
+    def __contains__(self, variant: object) -> bool:
+        return variant in self._base.variants
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self._base.variants)
+
+    def __len__(self) -> int:
+        return len(self._base.variants)
 
 
 class _Scale:
@@ -56,6 +83,7 @@ class _Scale:
         self.l2_capacity = (gpu.cache_bytes or base.cache_bytes or 1) / (base.cache_bytes or 1)
         self.slots = (gpu.smem_bytes_per_sm or base.smem_bytes_per_sm or 1) / (base.smem_bytes_per_sm or 1)
         same = gpu.architecture is not None and gpu.architecture.split()[0] == (base.architecture or "").split()[0]
+        self.sms = gpu.sm_count / base.sm_count
         self.wider = WIDER_SAME_ARCHITECTURE if same else WIDER_OTHER_ARCHITECTURE
         self.note = f"from {base.name}"
 
@@ -63,11 +91,23 @@ class _Scale:
         """Every parameter scaled, its provenance `extrapolated`."""
         return {name: self._scaled(p) for name, p in values.items()}
 
+    def variant(self, variant: Variant, values: Values, base: Calibration) -> dict[str, Parameter]:
+        """A kernel's parameters scaled: its tile times in two parts."""
+        out = self.values(values)
+        p = (values.get("overlap_exponent") or base.parameters["overlap_exponent"]).number
+        transfer = tile_bytes(variant) / base.parameters["hbm_sustained_bytes_per_s"].number
+        latency = latencies(values["blocks"].curve, values["tau_s"].curve, transfer, p, self.latency)
+        tau = tuple(
+            (alone**p + (k * transfer / self.bandwidth) ** p) ** (1 / p)
+            for k, alone in zip(out["blocks"].curve, latency)
+        )
+        return {**out, "tau_s": out["tau_s"]._replace(value=tau, note=f"{self.note} (SM clock, memory bandwidth)")}
+
     def _scaled(self, p: Parameter) -> Parameter:
         ratio, how = self._ratio(p.name)
-        value = p.value * ratio
+        value: Value = tuple(x * ratio for x in p.value) if isinstance(p.value, tuple) else p.value * ratio
         if p.name == "slots_per_sm":
-            value = max(int(value), 1)
+            value = float(max(int(p.number * ratio), 1))
         note = f"{self.note}, x {ratio:.3g} ({how})" if how else self.note
         return Parameter(p.name, value, EXTRAPOLATED, p.spread, note)
 
@@ -82,6 +122,8 @@ class _Scale:
             return min(self.slots, 1.0), "shared memory"
         if name == "residual_p90":
             return self.wider, "not measured there"
-        if name == "overlap_exponent" or name == "launch_stream_s":
+        if name == "blocks":
+            return self.sms, "SMs"
+        if name in ("overlap_exponent", "launch_stream_s", "merge_rows", "merge_splits"):
             return 1.0, ""
         return self.latency, "SM clock"

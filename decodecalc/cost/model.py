@@ -1,21 +1,22 @@
 """The time model: how long one layer's launches take, for whole arrays of steps.
 
     T      = launch + stage 1 + (gap + merge, when split)
-    stage1 = start + W(slots) for every full wave + W(blocks left) for the last one + refill for each after the first
-    W(k)   = ( w**p + sm(k)**p + (k · stream)**p + … )**(1/p)        k equal blocks side by side
+    stage1 = start(blocks, tiles) + W(slots) for every full wave + W(blocks left) for the last one + refill for each
+             after the first
+    W(k)   = (w(k)**p + (k · stream)**p + …)**(1/p)        k equal blocks side by side
 
-* start: t_fixed, a lone block's way to its first tile and its epilogue, plus t_crowd x (sqrt(blocks) - 1): blocks that
-  start together meet in the memory channels until, some CROWD_TILES tiles on, they have fallen out of step.
-* w: one block by latency alone: its tiles x tau, at least as many as are in flight, plus t_row per live query row. tau
-  grows from tau_unloaded (a block alone on the device) to tau_loaded (one on every SM) with the logarithm of the
-  blocks: requests of different SMs meet in the crossbar and the memory channels before any of them is full.
-* sm(k): an SM whose resident blocks share its pipes (tau_busy).
+* start: what a launch of so many blocks costs beside its tiles: their way to the first tile, the meeting of all their
+  first loads in the memory channels, the epilogue. Measured for 1, 4 and 16 tiles, over the number of blocks.
+* w(k): one block by latency alone: its tiles x latency(k), plus t_row per live query row. The latency of a tile grows
+  with the blocks at work, which share SMs, crossbar and memory channels: a curve over k, measured.
 * stream: a block's share of the useful bytes over the sustained rate, or of all requested bytes over the L2's.
-* also in the sum: executed FLOP over the tensor peak (matters only for MLA-like groups) and the launching of the
-  grid's blocks (matters only for grids of thousands of idle blocks).
+* also in the sum: executed FLOP over the tensor peak and the launching of the grid's blocks (these matter only for
+  grids of thousands of idle blocks).
+* merge: a table over output rows and splits, measured.
 
-The smooth maximum is measured, not chosen: p is 1 where nothing overlaps and infinite where the slower one hides the
-other. Ragged batches take their waves from a list schedule (`schedule.py`), not from an average.
+latency(k) is what of a measured tile time is not the blocks' share of the bandwidth, so that for the shape that was
+measured W is the measurement, and for others (fewer bytes a tile, keys that several blocks share) the bytes move apart
+from the rest. Ragged batches take their waves from a list schedule (`schedule.py`), not from an average.
 
 Laws: time does not fall when keys, batch or layers grow at a fixed split count, nor rise with bandwidth. More SMs never
 hurt a launch that then fits in one wave, nor when their number doubles. In between, a last wave of few blocks is
@@ -35,11 +36,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from decodecalc.cost.parameters import START_TILES
 from decodecalc.cost.rates import Rates
 from decodecalc.record import record
 
 FloatArray = npt.NDArray[np.float64]
-CROWD_TILES = 16  # microbenchmarks of 13 kernel variants: starts of 4, 16 and 48 tiles cost 3/4, 1 and 1 of the whole
+# Some blocks more than SMs, and some SM has two: its blocks are as slow as with a quarter of the SMs doubly used.
+UNEVEN = 0.75
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
@@ -47,13 +50,15 @@ WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a
 class Work:
     """What the launches of N steps have to do. Every field is [N] or a number for all.
 
-    blocks: live stage-1 blocks; tiles: of the longest block; tiles_total: of all blocks; hbm_bytes: KV read once;
-    requested_bytes: KV as the blocks ask for it; launched_blocks: the grid; merge_bytes, merge_blocks, live_splits: of
-    the merge (0 where nothing is split); rows: live query rows of a block; extra_kernels: kernels besides stage 1
-    and merge (schedulers).
+    blocks: stage-1 blocks with keys to walk; started: live ones, those with nothing in the window too; tiles: of the
+    longest block; tiles_total: of all blocks; hbm_bytes: KV read once;
+    requested_bytes: KV as the blocks ask for it; launched_blocks: the grid; merge_bytes, live_splits: of
+    the merge (0 where nothing is split); merge_rows: its output rows; rows: live query rows of a block; extra_kernels:
+    kernels besides stage 1 and merge (schedulers).
     """
 
     blocks: Any
+    started: Any
     tiles: Any
     tiles_total: Any
     hbm_bytes: Any
@@ -63,7 +68,7 @@ class Work:
     is_split: Any
     live_splits: Any
     merge_bytes: Any
-    merge_blocks: Any
+    merge_rows: Any
     rows: Any = 0
     extra_kernels: Any = 0
 
@@ -107,33 +112,69 @@ class Bodies:
     no_compute_s: Any
 
 
-def tile_time(blocks: Any, rates: Rates) -> Any:
-    """tau of a launch of that many blocks."""
-    if rates.sm_count == 1:
-        return np.full_like(np.asarray(blocks, dtype=float), rates.tau_loaded_s)
-    crowd = np.log2(np.clip(blocks, 1, rates.sm_count)) / log2(rates.sm_count)
-    return rates.tau_s + (rates.tau_loaded_s - rates.tau_s) * crowd
+def latency(k: Any, rates: Rates, fullest: Any = 0) -> Any:
+    """Seconds of a tile apart from its bytes, in each of k blocks at work. fullest: blocks of the SM with most."""
+    most = np.maximum(fullest, np.ceil(np.asarray(k) / rates.sm_count))
+    doubled = np.where(most > 1, rates.sm_count * (most - UNEVEN), 0.0)
+    return np.interp(np.maximum(k, doubled), rates.blocks, rates.latency_s)
 
 
-def block_time(tiles: Any, blocks: Any, rows: Any, rates: Rates) -> Any:
-    """w: seconds of a block of that many tiles by latency alone."""
-    return np.maximum(tiles, rates.in_flight) * tile_time(blocks, rates) + np.asarray(rows) * rates.row_s
+def block_time(tiles: Any, k: Any, rows: Any, rates: Rates, fullest: Any = 0) -> Any:
+    """w(k): seconds of a block of that many tiles by latency alone, k blocks side by side."""
+    return np.asarray(tiles) * latency(k, rates, fullest) + np.asarray(rows) * rates.row_s
+
+
+def start_time(started: Any, tiles: Any, rates: Rates) -> Any:
+    """What a launch of so many blocks of so many tiles costs beside its launch and its tiles."""
+    k = np.minimum(started, rates.slots)
+    at = np.log2(np.clip(tiles, START_TILES[0], START_TILES[-1]))
+    found: Any = 0.0
+    for i, tiles_here in enumerate(START_TILES):
+        here = log2(tiles_here)
+        weight: Any = 1.0
+        if i > 0:
+            weight = np.minimum(weight, (at - log2(START_TILES[i - 1])) / (here - log2(START_TILES[i - 1])))
+        if i + 1 < len(START_TILES):
+            weight = np.minimum(weight, (log2(START_TILES[i + 1]) - at) / (log2(START_TILES[i + 1]) - here))
+        found = found + np.maximum(weight, 0.0) * np.interp(k, rates.blocks, rates.starts_s[i])
+    return found
+
+
+def merge_time(rows: Any, splits: Any, rates: Rates) -> Any:
+    """A merge of that many rows and splits with its launch."""
+    return in_table(rows, splits, rates.merge_rows, rates.merge_splits, rates.merge_s)
+
+
+def in_table(
+    rows: Any,
+    splits: Any,
+    row_knots: tuple[float, ...],
+    split_knots: tuple[float, ...],
+    table: tuple[tuple[float, ...], ...],
+) -> Any:
+    """The table's value: between its knots by straight lines, beyond the last along the last line."""
+    i, u = _place(rows, row_knots)
+    j, v = _place(splits, split_knots)
+    values = np.array(table)
+    low = values[i, j] * (1 - v) + values[i, j + 1] * v
+    high = values[i + 1, j] * (1 - v) + values[i + 1, j + 1] * v
+    return np.maximum(low * (1 - u) + high * u, 0.0)
+
+
+def _place(x: Any, knots: tuple[float, ...]) -> tuple[Any, Any]:
+    """The knot below each x, and how far it lies towards the next one (beyond 1 past the last, 0 before the first)."""
+    k = np.asarray(knots)
+    i = np.clip(np.searchsorted(k, x, side="right") - 1, 0, len(k) - 2)
+    return i, np.maximum((np.asarray(x) - k[i]) / (k[i + 1] - k[i]), 0.0)
 
 
 @record
 class Shares:
-    """What one of k blocks side by side asks of what they share, in seconds of the whole device [N]; sm: of its SM."""
+    """What one of k blocks side by side asks of what they share, in seconds of the whole device [N]."""
 
     stream: Any
     compute: Any
     launch: Any
-    sm: Any
-
-
-def crowding(blocks: Any, tiles: Any, rates: Rates) -> Any:
-    """(sqrt(blocks) - 1) of the first wave, half of it at the first tile and all of it from CROWD_TILES on."""
-    reached = 0.5 + 0.5 * np.log2(np.clip(tiles, 1, CROWD_TILES)) / log2(CROWD_TILES)
-    return (np.sqrt(np.clip(blocks, 1, rates.slots)) - 1) * reached
 
 
 def shares_of(work: Work, rates: Rates) -> Shares:
@@ -143,29 +184,29 @@ def shares_of(work: Work, rates: Rates) -> Shares:
         stream=stream_time(work.hbm_bytes, work.requested_bytes, rates) / n,
         compute=np.asarray(work.flop) / rates.peak_flop_per_s / n,
         launch=np.asarray(work.launched_blocks) * rates.launch_block_s / n,
-        sm=np.asarray(work.tiles_total) * rates.tau_sm_s / n,
     )
 
 
 def wave_time(k: Any, w: Any, shares: Shares, rates: Rates, compute: bool = True) -> Any:
     """W(k): seconds that k blocks of latency w take side by side (k may be a fraction: an average)."""
-    per_sm = np.ceil(np.asarray(k) / rates.sm_count)
-    members = [w, per_sm * shares.sm, k * shares.stream, k * shares.launch]
+    members = [w, k * shares.stream, k * shares.launch]
     return _norm(rates.exponent, *members, *([k * shares.compute] if compute else []))
 
 
 def uniform_bodies(work: Work, rates: Rates) -> Bodies:
     """Stage 1 of equal blocks: the closed form of the list schedule."""
-    n = np.asarray(work.blocks)
-    w, shares = block_time(work.tiles, n, work.rows, rates), shares_of(work, rates)
-    waves, left = n // rates.slots, n % rates.slots
-    one = wave_time(np.minimum(n, rates.slots), w, shares, rates)
-    last = np.where(left > 0, wave_time(left, w, shares, rates), 0.0)
+    n, shares = np.asarray(work.blocks), shares_of(work, rates)
+    side_by_side, waves, left = np.minimum(n, rates.slots), n // rates.slots, n % rates.slots
+    w = block_time(work.tiles, side_by_side, work.rows, rates)
+    one = wave_time(side_by_side, w, shares, rates)
+    w_last = block_time(work.tiles, left, work.rows, rates)
+    last = np.where(left > 0, wave_time(left, w_last, shares, rates), 0.0)
     several = n > rates.slots
     stretch = np.where(several, n / rates.slots, 1.0)
     refill = rates.refill_s * (stretch - 1)
     scheduled = np.where(several, waves * one + last, one) + rates.refill_s * np.maximum(waves + (left > 0) - 1, 0)
-    bare = wave_time(np.minimum(n, rates.slots), w, shares, rates, compute=False)
+    scheduled = np.maximum(scheduled, one * stretch + refill)
+    bare = wave_time(side_by_side, w, shares, rates, compute=False)
     busy = n > 0
     return Bodies(*(np.where(busy, x, 0.0) for x in (scheduled, one * stretch + refill, bare * stretch + refill)))
 
@@ -185,17 +226,17 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     """The terms of N steps from their work and the bodies of their stage 1."""
     n = np.asarray(work.blocks)
     stream = stream_time(work.hbm_bytes, work.requested_bytes, rates) * (n > 0)
-    start = rates.fixed_s + rates.crowd_s * crowding(n, work.tiles, rates)
+    started = np.asarray(work.started)
+    start = start_time(started, work.tiles, rates)
     merge = _norm(
         rates.exponent,
-        rates.merge_fixed_s + rates.merge_per_split_s * np.maximum(np.asarray(work.live_splits) - 1, 0),
+        np.maximum(merge_time(work.merge_rows, work.live_splits, rates) - rates.gap_s, 0.0),
         np.asarray(work.merge_bytes) / rates.l2_bytes_per_s,
-        np.asarray(work.merge_blocks) * rates.launch_block_s,
     )
     split, zero = np.asarray(work.is_split), np.zeros_like(np.asarray(bodies.scheduled_s, dtype=float))
     return Terms(
         launch_s=zero + rates.launch_s * (1 + np.asarray(work.extra_kernels)),
-        fixed_s=zero + np.where(n > 0, start, 0.0),
+        fixed_s=zero + np.where(started > 0, start, 0.0),
         stream_s=zero + stream,
         latency_s=bodies.no_compute_s - stream,
         compute_s=bodies.even_s - bodies.no_compute_s,

@@ -1,8 +1,11 @@
 """Physical parameters of the time model: a value, its unit, where it came from and how much it scattered.
 
 Two levels. Device parameters (`DEVICE`) belong to the GPU; variant parameters (`VARIANT`) to one compiled kernel on it
-(element type, head widths, tile, rows, warps, stages, page layout). Each is measured by its own microbenchmark
-(`decodecalc calibrate`); none is fitted together with another.
+(element type, head widths, tile, rows, warps, stages, page layout, split or not). Each is measured by its own
+microbenchmark (`decodecalc calibrate`); none is fitted together with another.
+
+Some variant parameters are curves: a value at each of `blocks` counts of blocks at work on the device, because what a
+tile and a start cost depends on how many do it at once.
 """
 
 from __future__ import annotations
@@ -17,35 +20,49 @@ DEVICE: dict[str, tuple[str, str]] = {
     "launch_graph_s": ("s", "one kernel node of a CUDA graph: an empty kernel, per node"),
     "launch_stream_s": ("s", "one kernel launched from the host into a stream"),
     "launch_block_s": ("s", "each further block of a grid, empty"),
-    "dependent_launch_gap_s": ("s", "end of stage 1 to the start of a merge that waits for it"),
+    "dependent_launch_gap_s": ("s", "the part of a merge's time that is its own launch"),
     "hbm_sustained_bytes_per_s": ("B/s", "read-only stream from memory with every SM busy"),
     "l2_bytes_per_s": ("B/s", "read-only stream of data that the L2 holds"),
     "l2_capacity_bytes": ("B", "largest set of KV that replays find in the L2"),
     "overlap_exponent": ("1", "p of the smooth maximum (sum of x**p)**(1/p) of latency and bandwidth"),
-    "merge_fixed_s": ("s", "a merge of one split: from its start to the end of its last block"),
-    "merge_per_split_s": ("s", "each further split of a merge"),
     "residual_p90": ("1", "relative error that 90 % of the check cells stayed within"),
 }
+START_TILES = (1, 4, 16)  # tiles of the launches whose starts are measured; between them, by the logarithm
+STARTS = tuple(f"t_start_{t}_s" for t in START_TILES)
+# name -> (unit, meaning) of the curves: a value at each count of `blocks`.
+STAGE_CURVES: dict[str, tuple[str, str]] = {
+    "blocks": ("1", "blocks at work: the knots of the curves, from a lone one of each KV head to all slots"),
+    "tau_s": ("s", "one more tile in each of so many blocks: latency and their share of the bandwidth"),
+    **{
+        name: ("s", f"what blocks of {t} tiles cost beside launch and tiles: start, queries, first addresses, epilogue")
+        for name, t in zip(STARTS, START_TILES)
+    },
+}
+# The merge's time is a table: rows x splits, row by row.
+MERGE_CURVES: dict[str, tuple[str, str]] = {
+    "merge_rows": ("1", "output rows (query tokens x query heads): knots of merge_s"),
+    "merge_splits": ("1", "live splits of a row: knots of merge_s"),
+    "merge_s": ("s", "a merge with its launch: for every one of merge_rows, all of merge_splits"),
+}
+CURVES = {**STAGE_CURVES, **MERGE_CURVES}
 VARIANT: dict[str, tuple[str, str]] = {
     "slots_per_sm": ("1", "blocks that are resident on an SM at once"),
-    "t_fixed_s": ("s", "a lone block without its tiles: start, queries, first addresses, epilogue"),
-    "t_crowd_s": ("s", "what blocks that start together cost each other: times sqrt(blocks) - 1, over the first tiles"),
     "refill_s": ("s", "a wave after the first: blocks take over slots from others"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
-    "tau_unloaded_s": ("s", "one tile in a block alone on the device"),
-    "tau_loaded_s": ("s", "one tile in a block when every SM runs one, its share of the bandwidth taken out"),
-    "tau_busy_s": ("s", "one tile's share of an SM that runs as many blocks as it holds, on data in L2"),
+    **CURVES,
 }
 # A kernel may come with its own value of these device parameters.
-PER_KERNEL = ("dependent_launch_gap_s", "merge_fixed_s", "merge_per_split_s", "residual_p90", "overlap_exponent")
-OPTIONAL = ("t_crowd_s", "refill_s", "t_row_s", "tau_loaded_s", "tau_busy_s", "launch_stream_s")
+PER_KERNEL = ("dependent_launch_gap_s", "residual_p90", "overlap_exponent")
+OPTIONAL = ("refill_s", "t_row_s", "launch_stream_s")
+
+Value = float | tuple[float, ...]
 
 
 class Parameter(NamedTuple):
-    """One number. spread: relative scatter of the repeats it was taken from (0 where there is none)."""
+    """One number, or the numbers of a curve. spread: relative scatter of the repeats it was taken from (0: unknown)."""
 
     name: str
-    value: float
+    value: Value
     provenance: str = MEASURED
     spread: float = 0.0
     note: str = ""
@@ -54,6 +71,18 @@ class Parameter(NamedTuple):
     def unit(self) -> str:
         """The unit, from the name's entry in DEVICE or VARIANT."""
         return (DEVICE.get(self.name) or VARIANT[self.name])[0]
+
+    @property
+    def number(self) -> float:
+        """The value of one that is no curve. TypeError for a curve."""
+        if isinstance(self.value, tuple):
+            raise TypeError(f"{self.name} is a curve")
+        return self.value
+
+    @property
+    def curve(self) -> tuple[float, ...]:
+        """The values of a curve; of another parameter, its value alone."""
+        return self.value if isinstance(self.value, tuple) else (self.value,)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the unit."""
@@ -65,7 +94,8 @@ class Variant(NamedTuple):
     tile lie: `paged` (a page holds several KV heads, so one head's rows lie apart), `run` (one KV head: a page is one
     run of memory) or `flat` (page size 1).
 
-    warps and stages are 0 where the kernel's source fixes them.
+    warps and stages are 0 where the kernel's source fixes them. path: `split` (blocks leave partial states) or
+    `unsplit` (they write the output), where one source compiles to two kernels; empty where it does not.
     """
 
     kernel: str
@@ -77,11 +107,13 @@ class Variant(NamedTuple):
     warps: int = 0
     stages: int = 0
     layout: str = "paged"
+    path: str = ""
 
     def label(self) -> str:
         """One line for people."""
         tuned = f", {self.warps} warps, {self.stages} stages" if self.warps else ""
+        path = f", {self.path}" if self.path else ""
         return (
             f"{self.kernel} {self.dtype} {self.head_dim}/{self.head_dim_v}, tile {self.tile_keys} x {self.rows} rows"
-            f"{tuned}, {self.layout}"
+            f"{tuned}, {self.layout}{path}"
         )

@@ -14,9 +14,9 @@ from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.schedule import Blocks, Slot, launch_order, ragged_bodies, timeline
+from decodecalc.cost.schedule import MOST_IDLE, Blocks, Slot, launch_order, ragged_bodies, timeline
 from decodecalc.cost.tuning import MERGE_DIMS, default_variant, row_block
-from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, resolve, wanted_variant
+from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, on_path, resolve, wanted_variant
 from decodecalc.cost.work import STATE_SCALARS, on_bundled, scheduler_kernels, work_of
 from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.errors import InputError
@@ -170,18 +170,12 @@ def _as_run(plan: LaunchPlan, calibration: Calibration, kernel: str) -> tuple[La
         raise InputError(f"kernel must be {OWN} or {BUNDLED}, not {kernel!r:.40}")
     own = kernel_of(plan.engine, plan.is_split, calibration) if kernel == OWN else BUNDLED
     if own != BUNDLED or plan.engine == BUNDLED:
-        return plan, _resolve(calibration, own, plan.geometry, plan.kv, plan.tile_keys, plan.block_rows, plan.detail)
+        warps, stages = (int(getattr(plan.detail, name, 0)) for name in ("warps", "stages"))
+        shape = (plan.tile_keys, plan.block_rows, warps, stages, plan.is_split)
+        return plan, resolve(calibration, wanted_variant(own, plan.geometry, plan.kv, *shape))
     rows = row_block(plan.geometry, plan.batch.max_q_len)
-    variant = default_variant(calibration, plan.geometry, plan.kv, rows)
+    variant = on_path(default_variant(calibration, plan.geometry, plan.kv, rows), plan.is_split)
     return _on_bundled(plan, variant.tile_keys, rows), _stands_in(resolve(calibration, variant), plan.engine, kernel)
-
-
-def _resolve(
-    calibration: Calibration, kernel: str, geo: Geometry, kv: KvCache, tile_keys: int, rows: int, detail: Any
-) -> Resolved:
-    """detail: the policy's; the bundled kernel's says how many warps and stages it runs with."""
-    warps, stages = (int(getattr(detail, name, 0)) for name in ("warps", "stages"))
-    return resolve(calibration, wanted_variant(kernel, geo, kv, tile_keys, rows, warps, stages))
 
 
 def _stands_in(found: Resolved, engine: str, kernel: str) -> Resolved:
@@ -225,7 +219,8 @@ def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
     moved, geo = traffic(plan), plan.geometry
     tiles_total = int(blocks.tiles.sum())
     return Work(
-        blocks=len(blocks.tiles),
+        blocks=int((blocks.tiles > 0).sum()),
+        started=sum(n * s for n, s in zip(plan.blocks_per_split, plan.splits.live)),
         tiles=int(blocks.tiles.max()) if len(blocks.tiles) else 0,
         tiles_total=tiles_total,
         hbm_bytes=moved.kv_read_bytes,
@@ -235,7 +230,7 @@ def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
         is_split=plan.is_split,
         live_splits=max(plan.partial_splits),
         merge_bytes=moved.partial_read_bytes,
-        merge_blocks=plan.merge.launched_blocks if plan.merge else 0,
+        merge_rows=plan.batch.query_tokens * geo.q_heads,
         rows=plan.live_rows,
         extra_kernels=scheduler_kernels(plan.engine, plan.kernels),
     )
@@ -287,13 +282,14 @@ def predict_arrays(
         name = kernel_of(engine, bool(split[first]), known) if kernel == OWN else BUNDLED
         if name == BUNDLED and engine != BUNDLED:
             block_rows = row_block(geo, int(batches.max_q_len.max(initial=1)))
-            variant = default_variant(known, geo, kv, block_rows)
+            variant = on_path(default_variant(known, geo, kv, block_rows), bool(split[first]))
             used, tile_keys = resolve(known, variant), variant.tile_keys
             run = on_bundled(found, geo, batches, tile_keys, block_rows)
         else:
             tile_keys, block_rows, run = int(tile[first]), int(rows[first]), found
             warps, stages = (int(x[first]) for x in tuned)
-            used = resolve(known, wanted_variant(name, geo, kv, tile_keys, block_rows, warps, stages))
+            shape = (tile_keys, block_rows, warps, stages, bool(split[first]))
+            used = resolve(known, wanted_variant(name, geo, kv, *shape))
         rates, _ = make_rates(known, gpu, used, l2=l2, launch=launch, dtype=kv.query_dtype)
         work = work_of(engine, geo, batches, kv, run, tile_keys, block_rows)
         chosen = work if isinstance(where, slice) else _take(work, where, n)
@@ -331,7 +327,7 @@ def _numbers(work: Work) -> Work:
 
 
 def _tiles_of_step(batches: Batches, found: Launches, tile_keys: int, n: int) -> Any:
-    """Tiles of every working block of step n in launch order, from the regular partition."""
+    """Tiles of every launched block of step n in launch order (0: nothing to do), from the regular partition."""
     shape = batches.seq_lens.shape
 
     def at(value: Any) -> Any:
@@ -342,12 +338,13 @@ def _tiles_of_step(batches: Batches, found: Launches, tile_keys: int, n: int) ->
     working = at(found.live if found.working is None else found.working)
     size = np.minimum(at(found.split_keys), read)
     columns = at(found.blocks_per_split) * counts
-    tiles: list[Any] = []
-    for i in range(int(working.max(initial=0))):
-        keys = np.clip(read - i * size, 0, size)
-        live = (i < working) & (keys > 0)
-        tiles.append(np.repeat(-(-keys[live] // tile_keys), columns[live]))
-    return np.concatenate(tiles) if tiles else np.zeros(0, dtype=np.int64)
+    depth = int(working.max(initial=0))
+    launched = int(np.broadcast_to(np.asarray(found.launched), (batches.n,))[n])
+    idle = not found.shared_slots and launched * int(columns.sum()) <= MOST_IDLE
+    i = np.arange(max(depth, launched) if idle else depth)[:, None]
+    keys = np.where(i < working, np.clip(read - i * size, 0, size), 0)  # [splits, R]
+    tiles = np.repeat((-(-keys // tile_keys)).reshape(-1), np.tile(columns, len(i)))
+    return tiles if idle else tiles[tiles > 0]
 
 
 def predict_policy(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from decodecalc.cost.calibration import Calibration
-from decodecalc.cost.parameters import DEVICE, OPTIONAL, PER_KERNEL, Parameter
-from decodecalc.cost.variants import WIDER_INTERPOLATED, Resolved
+from decodecalc.cost.parameters import DEVICE, OPTIONAL, PER_KERNEL, STARTS, Parameter
+from decodecalc.cost.variants import WIDER_INTERPOLATED, Resolved, tile_bytes
 from decodecalc.errors import InputError
 from decodecalc.record import record
 
@@ -18,9 +18,17 @@ L2_MODES = ("cold", "warm")
 LAUNCH_MODES = ("graph", "stream")
 
 
+# Latency is never less than this share of a tile's time: where a kernel streams faster than the plain read-only stream.
+LEAST_LATENCY = 0.02
+
+
 @record
 class Rates:
-    """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative."""
+    """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative.
+
+    latency_s: what a tile takes apart from its share of the bandwidth, at each of `blocks`; starts_s: a start at each
+    of `blocks`, for each of START_TILES. merge_s[i, j]: a merge of merge_rows[i] rows and merge_splits[j] splits.
+    """
 
     sm_count: int
     slots: int
@@ -32,16 +40,14 @@ class Rates:
     l2_capacity_bytes: float
     peak_flop_per_s: float
     exponent: float
-    fixed_s: float
-    crowd_s: float
     refill_s: float
     row_s: float
-    tau_s: float
-    tau_loaded_s: float
-    tau_sm_s: float
-    in_flight: int
-    merge_fixed_s: float
-    merge_per_split_s: float
+    blocks: tuple[float, ...]
+    latency_s: tuple[float, ...]
+    starts_s: tuple[tuple[float, ...], ...]
+    merge_rows: tuple[float, ...]
+    merge_splits: tuple[float, ...]
+    merge_s: tuple[tuple[float, ...], ...]
     warm: bool
     half_width: float
 
@@ -64,36 +70,50 @@ def make_rates(
 
     def value(name: str, default: float = 0.0) -> float:
         p = used.get(name)
-        return default if p is None and name in OPTIONAL else used[name].value
+        return default if p is None and name in OPTIONAL else used[name].number
 
     slots_per_sm = max(int(value("slots_per_sm")), 1)
     stream = launch == "stream"
     if stream and "launch_stream_s" not in used:
         raise InputError("this calibration has no launch_stream_s: predictions for eager launches need it")
     peak = gpu.peak_flop_per_s(dtype).flop_per_s
+    blocks, columns = used["blocks"].curve, len(used["merge_splits"].curve)
+    exponent, bandwidth = max(value("overlap_exponent"), 1.0), value("hbm_sustained_bytes_per_s")
+    table = used["merge_s"].curve
     rates = Rates(
         sm_count=gpu.sm_count,
         slots=gpu.sm_count * slots_per_sm,
         launch_s=value("launch_stream_s" if stream else "launch_graph_s"),
         launch_block_s=value("launch_block_s"),
         gap_s=max(value("dependent_launch_gap_s"), value("launch_stream_s") if stream else 0.0),
-        hbm_bytes_per_s=value("hbm_sustained_bytes_per_s"),
+        hbm_bytes_per_s=bandwidth,
         l2_bytes_per_s=value("l2_bytes_per_s"),
         l2_capacity_bytes=value("l2_capacity_bytes"),
         peak_flop_per_s=peak or float("inf"),
-        exponent=max(value("overlap_exponent"), 1.0),
-        fixed_s=value("t_fixed_s"),
-        crowd_s=value("t_crowd_s"),
+        exponent=exponent,
         refill_s=value("refill_s"),
         row_s=value("t_row_s"),
-        tau_s=value("tau_unloaded_s"),
-        tau_loaded_s=max(value("tau_loaded_s"), value("tau_unloaded_s")),
-        tau_sm_s=value("tau_busy_s"),
-        in_flight=max(found.wanted.stages - 1, 1),
-        merge_fixed_s=value("merge_fixed_s"),
-        merge_per_split_s=value("merge_per_split_s"),
+        blocks=blocks,
+        latency_s=latencies(blocks, used["tau_s"].curve, tile_bytes(found.used) / bandwidth, exponent, found.slower),
+        starts_s=tuple(used[name].curve for name in STARTS),
+        merge_rows=used["merge_rows"].curve,
+        merge_splits=used["merge_splits"].curve,
+        merge_s=tuple(table[i : i + columns] for i in range(0, len(table), columns)),
         warm=l2 == "warm",
         half_width=value("residual_p90") * (1.0 if found.exact else WIDER_INTERPOLATED),
     )
     unused = ("launch_graph_s",) if stream else ("launch_stream_s",)
     return rates, {name: p for name, p in used.items() if name not in unused}
+
+
+def latencies(
+    blocks: tuple[float, ...], tau_s: tuple[float, ...], transfer_s: float, exponent: float, slower: float = 1.0
+) -> tuple[float, ...]:
+    """What of each tile time is not its share of the bandwidth: the other member of the smooth maximum.
+
+    transfer_s: one tile's bytes at the whole device's rate. slower: factor for another kernel's latency.
+    """
+    return tuple(
+        slower * max(tau**exponent - (k * transfer_s) ** exponent, (LEAST_LATENCY * tau) ** exponent) ** (1 / exponent)
+        for k, tau in zip(blocks, tau_s)
+    )

@@ -1,6 +1,6 @@
 """S_opt: the split count, tile and variant that the time model finds fastest, without running anything.
 
-Times within 1 % of the least are not told apart: the fewest splits among them are taken.
+Of equal times the fewest splits are taken.
 
 Not S*: S* is the smallest count whose first wave covers the SMs. S_opt may be larger (more loads in flight hide more
 latency) or smaller (each split costs a partial state, and blocks beyond the slots wait for a whole wave).
@@ -11,8 +11,9 @@ tiles, so that long requests get more splits and all blocks are alike.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.variants import BUNDLED, resolve, wanted_variant
+from decodecalc.cost.schedule import ragged_bodies
+from decodecalc.cost.variants import BUNDLED, SPLIT, on_path, resolve, tile_elements, wanted_variant
 from decodecalc.engines.arrays import Batches, visible_start
 from decodecalc.intmath import IntArray, cdiv
 from decodecalc.record import record
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
 MOST_SPLITS = 1024  # a merge of more states than this was never worth it on any GPU modelled
 MERGE_DIMS = 128  # output elements of one merge block (decodecalc_kernels LaunchConfig.merge_dims)
-CLOSE = 1.01  # times this near are not told apart: the smallest count of them is taken
+SCHEDULED = 8  # split lengths of a ragged step that are worked out block by block
+CLOSE = 1.001  # times this near count as equal
+NOT_CLOSE = 1.01
 _FINE, _STEP = 32, 1.06  # every count up to 32, then steps of 6 %
 
 
@@ -57,17 +61,18 @@ def row_block(geo: Geometry, q_len: int) -> int:
 def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, rows: int) -> tuple[Variant, ...]:
     """Bundled variants to choose among for this shape: the (tile, warps, stages) that were measured for the widths
     and element type nearest to it, each as the variant that this shape would run."""
-    own = [v for v in calibration.variants if v.kernel == BUNDLED]
+    own = [v for v in calibration.variants if v.kernel == BUNDLED and v.path == SPLIT]
     wanted = wanted_variant(BUNDLED, geo, kv, 64, rows)
-    width = wanted.head_dim + wanted.head_dim_v
+    size = tile_elements(wanted)
 
     def unlike(v: Variant) -> tuple[float, ...]:
         return (
             v.dtype != wanted.dtype,
             (v.head_dim_v == 0) != (wanted.head_dim_v == 0),
-            abs(np.log2((v.head_dim + v.head_dim_v) / width)),
+            abs(np.log2(tile_elements(v._replace(tile_keys=wanted.tile_keys)) / size)),
             abs(np.log2(v.rows / rows)),
             v.layout != wanted.layout,
+            abs(v.head_dim + v.head_dim_v - wanted.head_dim - wanted.head_dim_v),
         )
 
     nearest = min(map(unlike, own), default=None)
@@ -114,8 +119,11 @@ def fastest(
     best = np.full(n, np.inf)
     splits, size, which = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     for i, variant in enumerate(tried):
-        rates, _ = make_rates(known, gpu, resolve(known, variant), l2=l2, dtype=kv.query_dtype)
-        counts, sizes, total = split_curve(geo, batches, kv, rates, variant.tile_keys, rows, candidates)
+        both = path_rates(known, gpu, variant, kv, l2)
+        counts, sizes, work = curve_work(geo, batches, kv, variant.tile_keys, rows, candidates)
+        total = curve_times(work, both)
+        if not batches.is_single_class:
+            total = scheduled_times(geo, batches, variant.tile_keys, rows, both, sizes, work, total)
         # Candidates ascend: the first that is close enough has the fewest splits.
         at = np.argmax(total <= CLOSE * total.min(axis=1, keepdims=True), axis=1)[:, None]
         found = np.take_along_axis(total, at, 1)[:, 0]
@@ -127,19 +135,101 @@ def fastest(
     return Fastest(splits, size, which, best, tried)
 
 
+def scheduled_times(
+    geo: Geometry,
+    batches: Batches,
+    tile_keys: int,
+    rows: int,
+    rates: PathRates,
+    sizes: IntArray,
+    work: Work,
+    total: FloatArray,
+) -> FloatArray:
+    """The times [N, C] with the SCHEDULED most promising candidates of each ragged step worked out block by block, and
+    the others never better than those. Which are promising, the times of the mean block (`total`) say."""
+    out = total.copy()
+    keys = batches.seq_lens - visible_start(batches, geo.window)
+    columns = geo.kv_heads * cdiv(batches.q_lens * geo.group, rows) * batches.counts
+    for n, order in enumerate(np.argsort(total, axis=1, kind="stable")):
+        present = batches.counts[n] > 0
+        if len(set(zip(keys[n, present].tolist(), batches.q_lens[n, present].tolist()))) <= 1:
+            continue  # equal requests: the mean block is every block
+        worked_out = np.zeros(total.shape[1], dtype=bool)
+        for size in list(dict.fromkeys(sizes[n, order].tolist()))[:SCHEDULED]:
+            same = np.flatnonzero(sizes[n] == size)
+            one = pick(work, n, int(same[0]))
+            tiles = cut_tiles(keys[n], columns[n], size, tile_keys)
+            path = rates.split if one.is_split else rates.unsplit
+            out[n, same] = step_terms(one, ragged_bodies(tiles, one, path), path).total_s
+            worked_out[same] = True
+        least = out[n, worked_out].min()
+        out[n, ~worked_out] = np.maximum(out[n, ~worked_out], NOT_CLOSE * least)
+    return out
+
+
+def cut_tiles(keys: IntArray, columns: IntArray, size: int, tile_keys: int) -> IntArray:
+    """Tiles of every block in launch order, for requests [R] of so many keys and blocks a split, cut into splits of one
+    size. Where a request has fewer splits than the longest one, its blocks there have nothing to do (0)."""
+    i = np.arange(max(cdiv(int(keys.max(initial=0)), size), 1))[:, None]
+    tiles = cdiv(np.clip(keys - i * size, 0, size), tile_keys)
+    return np.repeat(tiles.reshape(-1), np.tile(columns, len(i)))
+
+
+def pick(work: Work, *at: int) -> Work:
+    """The work of one step (and candidate), as numbers."""
+
+    def number(value: Any) -> Any:
+        found = np.asarray(value)
+        return found[tuple(min(i, n - 1) for i, n in zip(at, found.shape))].item() if found.ndim else found.item()
+
+    return Work(**{f.name: number(getattr(work, f.name)) for f in fields(Work)})
+
+
+class PathRates(NamedTuple):
+    """Rates of one tuning's two kernels."""
+
+    split: Rates
+    unsplit: Rates
+
+
+def path_rates(calibration: Calibration, gpu: Gpu, variant: Variant, kv: KvCache, l2: str = "cold") -> PathRates:
+    """Rates of a bundled variant's split and unsplit kernels."""
+    found = (resolve(calibration, on_path(variant, split)) for split in (True, False))
+    return PathRates(*(make_rates(calibration, gpu, f, l2=l2, dtype=kv.query_dtype)[0] for f in found))
+
+
 def split_curve(
     geo: Geometry,
     batches: Batches,
     kv: KvCache,
-    rates: Rates,
+    rates: PathRates,
     tile_keys: int,
     rows: int,
     candidates: IntArray | None = None,
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """Splits of the longest request, keys per split and predicted time of every step and candidate: three [N, C].
 
-    Candidates that round to the same split length give the same launch, and the same time.
+    Candidates that round to the same split length give the same launch, and the same time. Ragged steps go by their
+    mean block.
     """
+    counts, sizes, work = curve_work(geo, batches, kv, tile_keys, rows, candidates)
+    return counts, sizes, curve_times(work, rates)
+
+
+def curve_times(work: Work, rates: PathRates) -> FloatArray:
+    """Predicted time of work [N, C], each on the kernel of its path."""
+    split = np.asarray(work.is_split)
+    total = step_terms(work, uniform_bodies(work, rates.split), rates.split).total_s
+    if not split.all():
+        unsplit = step_terms(work, uniform_bodies(work, rates.unsplit), rates.unsplit).total_s
+        total = np.where(split, total, unsplit)
+    return np.asarray(total)
+
+
+def curve_work(
+    geo: Geometry, batches: Batches, kv: KvCache, tile_keys: int, rows: int, candidates: IntArray | None = None
+) -> tuple[IntArray, IntArray, Work]:
+    """Splits of the longest request, keys per split and work of every step and candidate, [N, C] each."""
     tried = (candidate_splits() if candidates is None else candidates)[None, :]
     keys = batches.seq_lens - visible_start(batches, geo.window)  # [N, R]
     longest = batches.largest(keys)[:, None]
@@ -161,9 +251,9 @@ def split_curve(
     asked = batches.total(keys * row_blocks)[:, None] * per_key
     tiles_total = batches.total(columns // np.maximum(batches.counts, 1) * cdiv(keys, tile_keys))[:, None]
     split = counts > 1
-    merge_columns = geo.q_heads * cdiv(geo.v_dim, MERGE_DIMS)
     work = Work(
         blocks=blocks,
+        started=blocks,
         tiles=tiles,
         tiles_total=tiles_total,
         hbm_bytes=useful,
@@ -174,9 +264,9 @@ def split_curve(
         live_splits=counts,
         rows=np.minimum(batches.max_q_len * geo.group, rows)[:, None],
         merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + 2) * PARTIAL_BYTES, 0),
-        merge_blocks=np.where(split, (batches.batch * batches.max_q_len)[:, None] * merge_columns, 0),
+        merge_rows=np.reshape(batches.query_tokens, (-1, 1)) * geo.q_heads,
     )
-    return counts, size, step_terms(work, uniform_bodies(work, rates), rates).total_s
+    return counts, size, work
 
 
 @lru_cache(maxsize=4096)

@@ -1,13 +1,12 @@
 """From a launch to the parameters of the kernel that runs it: exact variant, interpolated, or another's kernel.
 
 An engine's own kernel is used where it was measured. Where it was not, the bundled kernel stands in under the engine's
-rule, and the prediction says so. A variant that was not measured is interpolated along the bytes of a tile between the
-nearest variants of the same kernel, and its parameters are marked extrapolated.
+rule, and the prediction says so. A variant that was not measured takes the parameters of the nearest one of the same
+kernel, its latency moved by what a tile computes on; they are marked extrapolated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from math import log2
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
 
 BUNDLED = "bundled"
+SPLIT, UNSPLIT = "split", "unsplit"  # paths of the bundled kernel
 # Engine -> the kernels of its unsplit and split path, as calibrations name them.
 ENGINE_KERNELS = {
     "vllm-triton": ("vllm-triton-2d", "vllm-triton-3d"),
@@ -32,18 +32,20 @@ ENGINE_KERNELS = {
     "flashinfer": ("flashinfer", "flashinfer"),
     "bundled": (BUNDLED, BUNDLED),
 }
-WIDER_INTERPOLATED = 1.5  # an interpolated variant's interval, against a measured one's
-FURTHEST = 4.0  # interpolation is not carried further than this ratio from the nearest variant
+WIDER_INTERPOLATED = 1.5  # an extrapolated variant's interval, against a measured one's
+FURTHEST = 4.0  # latency is not moved further than by this ratio
 
 
 @record
 class Resolved:
-    """A variant's parameters. `wanted` is what runs, `used` the nearest measured variant behind the numbers."""
+    """A variant's parameters. `wanted` is what runs, `used` the nearest measured variant behind the numbers; `slower`:
+    the factor of its tiles' latency."""
 
     wanted: Variant
     used: Variant
     values: Values
     exact: bool
+    slower: float = 1.0
 
     @property
     def note(self) -> str:
@@ -52,7 +54,7 @@ class Resolved:
             return ""
         if self.wanted.kernel != self.used.kernel:
             return f"{self.wanted.kernel} was not calibrated: {self.used.label()} stands in"
-        return f"{self.wanted.label()} interpolated from {self.used.label()}"
+        return f"{self.wanted.label()} extrapolated from {self.used.label()}"
 
 
 def kernel_of(engine: str, is_split: bool, calibration: Calibration) -> str:
@@ -66,19 +68,31 @@ def tile_bytes(variant: Variant) -> float:
     return variant.tile_keys * (variant.head_dim + variant.head_dim_v) * DTYPE_BYTES[variant.dtype]
 
 
-def wanted_variant(
-    kernel: str, geo: Geometry, kv: KvCache, tile_keys: int, rows: int, warps: int = 0, stages: int = 0
-) -> Variant:
-    """The variant that a launch of this shape needs.
+def tile_elements(variant: Variant) -> int:
+    """Elements that one tile computes on: widths are padded to powers of two."""
+    return variant.tile_keys * (next_power_of_2(variant.head_dim) + next_power_of_2(variant.head_dim_v))
 
-    Widths are those that the bundled kernel computes with: powers of two (80 costs a tile what 128 does; bytes are
-    counted apart). MLA's value is a view of its latent: its width counts 0.
-    """
+
+def wanted_variant(
+    kernel: str,
+    geo: Geometry,
+    kv: KvCache,
+    tile_keys: int,
+    rows: int,
+    warps: int = 0,
+    stages: int = 0,
+    split: bool = True,
+) -> Variant:
+    """The variant that a launch of this shape needs. MLA's value is a view of its latent: its width counts 0."""
     layout = "flat" if kv.page_size == 1 else "run" if geo.kv_heads == 1 else "paged"
-    key, value = geo.head_dim, 0 if geo.mla else geo.v_dim
-    if kernel == BUNDLED and not geo.mla:
-        key, value = next_power_of_2(key), next_power_of_2(value)
-    return Variant(kernel, kv.dtype, key, value, int(tile_keys), int(rows), warps, stages, layout)
+    value = 0 if geo.mla else geo.v_dim
+    path = (SPLIT if split else UNSPLIT) if kernel == BUNDLED else ""
+    return Variant(kernel, kv.dtype, geo.head_dim, value, int(tile_keys), int(rows), warps, stages, layout, path)
+
+
+def on_path(variant: Variant, split: bool) -> Variant:
+    """The bundled variant with the same tile for split or unsplit launches."""
+    return variant._replace(path=SPLIT if split else UNSPLIT)
 
 
 @lru_cache(maxsize=4096)
@@ -94,7 +108,16 @@ def resolve(calibration: Calibration, wanted: Variant) -> Resolved:
     nearest = ranked[0]
     if wanted.warps == 0 and nearest == wanted._replace(warps=nearest.warps, stages=nearest.stages):
         return Resolved(wanted, nearest, variants[nearest], True)
-    return Resolved(wanted, nearest, _interpolated(variants, ranked, wanted), False)
+    # Half of a tile's latency is the way to its first element, half grows with what it computes on.
+    ratio = (tile_elements(wanted) / tile_elements(nearest)) ** 0.5
+    slower = min(max(ratio, 1 / FURTHEST), FURTHEST)
+    return Resolved(wanted, nearest, _marked(variants[nearest], nearest), False, slower)
+
+
+def _marked(values: Values, origin: Variant) -> Values:
+    """The values with their origin in place of their provenance."""
+    note = f"from {origin.label()}"
+    return {name: Parameter(name, p.value, EXTRAPOLATED, p.spread, note) for name, p in values.items()}
 
 
 def _distance(variant: Variant, wanted: Variant) -> float:
@@ -109,37 +132,8 @@ def _distance(variant: Variant, wanted: Variant) -> float:
         + 1.0 * ratio(variant.rows, wanted.rows)
         + 1.5 * ratio(variant.head_dim + variant.head_dim_v, wanted.head_dim + wanted.head_dim_v)
         + 0.5 * (variant.layout != wanted.layout)
+        + 4.0 * (variant.path != wanted.path)
+        + 3.0 * ((variant.head_dim_v == 0) != (wanted.head_dim_v == 0))
         + (0.25 * ratio(variant.warps, wanted.warps) if wanted.warps else 0.0)
         + (0.1 * abs(variant.stages - wanted.stages) if wanted.stages else 0.0)
     )
-
-
-def _interpolated(variants: Mapping[Variant, Values], ranked: list[Variant], wanted: Variant) -> Values:
-    """The nearest variant's parameters with its tile times moved along the tile's bytes.
-
-    The slope comes from the nearest variant that differs in nothing but the tile's bytes' cause (head width), so
-    that warps, stages and rows do not leak into it; without one, tile times scale with the square root of the bytes
-    (half latency, half transfer).
-    """
-    nearest = ranked[0]
-    size, here = tile_bytes(wanted), tile_bytes(nearest)
-    same = [
-        v
-        for v in ranked[1:]
-        if v[5:] == nearest[5:]
-        and v.dtype == nearest.dtype
-        and v.tile_keys == nearest.tile_keys
-        and tile_bytes(v) != here
-    ]
-    out = {}
-    for name, p in variants[nearest].items():
-        value = p.value
-        if name.startswith("tau") and size != here and value > 0:
-            if same:
-                other, there = variants[same[0]][name].value, tile_bytes(same[0])
-                value += (other - value) * (size - here) / (there - here)
-            else:
-                value *= (size / here) ** 0.5
-            value = min(max(value, p.value / FURTHEST), p.value * FURTHEST)
-        out[name] = Parameter(name, value, EXTRAPOLATED, p.spread, f"from {nearest.label()}")
-    return out

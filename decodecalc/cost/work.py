@@ -45,6 +45,7 @@ def work_of(
     moved = traffic_arrays(geo, kv, batches, found)
     return Work(
         blocks=batches.total(columns * working),
+        started=batches.total(columns * _per_request(found.live, batches)),
         tiles=batches.largest(np.where(working > 0, full, 0)),
         tiles_total=tiles_total,
         hbm_bytes=moved.kv_read_bytes,
@@ -54,7 +55,7 @@ def work_of(
         is_split=is_split,
         live_splits=batches.largest(_per_request(found.partials(), batches)),
         merge_bytes=moved.partial_read_bytes,
-        merge_blocks=_launched(found, "merge", n),
+        merge_rows=batches.query_tokens * geo.q_heads,
         rows=found.live_rows,
         extra_kernels=scheduler_kernels(engine, found.kernels),
     )

@@ -100,10 +100,16 @@ def _provenance(rows: list[dict[str, Any]]) -> list[str]:
         for p in row["provenance"]:
             note = f" ({p['note']})" if p["note"] else ""
             spread = f" +- {percent(p['spread'])}" if p["spread"] else ""
-            lines[f"{row['kernel']}: {p['name']} = {p['value']:.4g} {p['unit']}{spread}, {p['provenance']}{note}"] = (
-                None
-            )
+            value = f"{_shown(p['value'])} {p['unit']}{spread}, {p['provenance']}{note}"
+            lines[f"{row['kernel']}: {p['name']} = {value}"] = None
     return list(lines)
+
+
+def _shown(value: float | tuple[float, ...]) -> str:
+    """A number, or a curve's ends and how many values it has."""
+    if isinstance(value, tuple):
+        return f"{value[0]:.4g} ... {value[-1]:.4g} ({len(value)} values)"
+    return f"{value:.4g}"
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.calibration import SCHEMA, Calibration, parse_calibration
-from decodecalc.cost.parameters import PER_KERNEL, VARIANT, Variant
-from decodecalc.cost.variants import BUNDLED, tile_bytes
+from decodecalc.cost.parameters import VARIANT, Variant
+from decodecalc.cost.variants import BUNDLED, SPLIT, UNSPLIT, tile_bytes
 from decodecalc.errors import InputError
+from decodecalc.intmath import next_power_of_2
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 
 JOURNAL_SCHEMA = "decodecalc/calibration-journal/1"
 PROTOCOL = (
-    "CUDA graphs of 12 to 512 calls on a page pool of 3 GiB, replayed back to back, median of 5 groups; eight KV heads "
-    "(layout run: one), pages of 16 keys in random order, random data; decodecalc/verify/microbench.py, derive.py"
+    "CUDA graphs of 12 to 512 calls, each a layer with its own KV of a pool of 3 GiB and all on one page table, "
+    "replayed back to back, median of 5 groups; eight KV heads (layout run: one), pages of 16 keys (MLA: 64) in random "
+    "order, random data; decodecalc/verify/microbench.py, derive.py"
 )
 # Relative error that 90 % of unseen cells stay within where nothing better was measured: `reports/h200/accuracy.md`.
-DEFAULT_RESIDUAL = 0.15
+DEFAULT_RESIDUAL = 0.12
+MLA_VALUE_DIM = 512
+MOST_SLOTS = 8  # blocks an SM that are compiled for
 
 
 @dataclass(frozen=True)
@@ -43,22 +47,31 @@ class Shape:
     layouts: tuple[str, ...] = ("paged",)
 
     def variants(self) -> Iterator[Variant]:
-        """One variant per tuning."""
+        """One variant per tuning and path."""
         for layout in self.layouts:
             for tile, warps, stages in self.tunings:
-                shape = (self.dtype, self.head_dim, self.head_dim_v, tile, self.rows, warps, stages)
-                yield Variant(BUNDLED, *shape, layout)
+                for path in (SPLIT, UNSPLIT):
+                    shape = (self.dtype, self.head_dim, self.head_dim_v, tile, self.rows, warps, stages)
+                    yield Variant(BUNDLED, *shape, layout, path)
 
 
 # What kernels/heuristic.py launches for these shapes (and the nearest alternatives), and NOTES.md found worth it.
 SHAPES = (
     Shape("bf16", 128, 128, 16, ((64, 4, 2), (32, 4, 3), (64, 2, 3)), ("paged", "run")),
     Shape("bf16", 64, 64, 16, ((128, 4, 2), (64, 4, 3), (128, 2, 3))),
-    Shape("bf16", 256, 256, 16, ((32, 4, 2), (32, 4, 3), (16, 4, 3))),
+    Shape("bf16", 80, 80, 16, ((64, 4, 2), (32, 4, 3), (64, 2, 3))),
+    Shape("bf16", 256, 256, 16, ((32, 4, 2), (32, 4, 3), (16, 4, 3)), ("paged", "run")),
     Shape("fp8", 128, 128, 16, ((64, 2, 3), (64, 4, 2))),
+    Shape("bf16", 128, 128, 32, ((64, 4, 2),)),
     Shape("bf16", 128, 128, 64, ((64, 4, 2),)),
-    Shape("bf16", 576, 0, 16, ((32, 4, 2),), ("run",)),
+    Shape("bf16", 64, 64, 64, ((64, 4, 3), (64, 4, 2)), ("run",)),
+    Shape("bf16", 576, 0, 16, ((32, 4, 3), (32, 4, 2)), ("run",)),
+    Shape("bf16", 576, 0, 64, ((64, 8, 2),), ("run",)),
 )
+# Value widths whose merges are measured, each with the pool that has it: (key width, value width).
+MERGES = {64: (64, 64), 128: (128, 128), 256: (256, 256), 512: (576, 0)}
+# The variant on whose tiles the overlap of latency and bandwidth is measured, at this many blocks an SM.
+OVERLAP_VARIANT, OVERLAP_BLOCKS_PER_SM = Variant(BUNDLED, "bf16", 128, 128, 64, 16, 4, 2, "paged", UNSPLIT), 2
 
 
 def heads_of(variant: Variant) -> int:
@@ -130,7 +143,7 @@ def calibrate(
 
     variants = all_variants()
     journal = Journal(journal_path, {**identity_of(device, gpu), "variants": [list(v) for v in variants]})
-    total = 3 + len(variants)
+    total = 4 + len(variants)
 
     def step(done: int, name: str, measure: Callable[[], Any]) -> Any:
         if tick:
@@ -142,19 +155,18 @@ def calibrate(
     launches = step(1, "launches", lambda: _samples(_microbench().launch_probes(gpu.sm_count)))
     memory = step(2, "memory", lambda: _samples(_microbench().memory_probes(gpu.sm_count, device.l2_bytes or 50 << 20)))
     device_values = {**launches, **memory}
-    pools: dict[tuple[str, int, int, int], Any] = {}
+    merges = step(3, "merges", lambda: _merges(device))
+    pools = _Pools(device)
     measured: list[tuple[Variant, dict[str, Any]]] = []
     for i, variant in enumerate(variants):
 
         def measure(variant: Variant = variant) -> dict[str, Any]:
-            key = (variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant))
-            if key not in pools:
-                pools.clear()
-                device.free_memory()
-                pools[key] = _microbench().Pool(*key)
-            return measure_variant(pools[key], variant, gpu, device_values)
+            return measure_variant(pools.of(variant), variant, gpu, device_values, merges)
 
-        measured.append((variant, step(3 + i, variant.label(), measure)))
+        measured.append((variant, step(4 + i, variant.label(), measure)))
+    device_values["overlap_exponent"] = journal.run(
+        "overlap", lambda: _overlap(pools.of(OVERLAP_VARIANT), gpu, device_values)
+    )
     info = provenance(device)
     state = device.state().to_dict()
     environment = {**info, "before": before, "after": state, "driver": state.get("driver")}
@@ -171,17 +183,13 @@ def assemble(
     environment: Mapping[str, Any],
 ) -> Calibration:
     """A calibration from measured values, checked like a file."""
-    first = measured[0][1]
 
-    def entry(value: float, spread: float = 0.0) -> dict[str, Any]:
+    def entry(value: Any, spread: float = 0.0) -> dict[str, Any]:
         return {"value": value, "spread": spread, "provenance": "measured"}
 
     parameters = {name: entry(v["value"], v["spread"]) for name, v in device_values.items()}
-    for name in PER_KERNEL:
-        if name != "residual_p90":
-            parameters[name] = entry(first[name], first["spread"])
+    parameters["dependent_launch_gap_s"] = parameters["launch_graph_s"]
     parameters["residual_p90"] = {"value": DEFAULT_RESIDUAL, "provenance": "spec", "note": "of the shipped H200 report"}
-    known = {*VARIANT, *PER_KERNEL}
     return parse_calibration(
         {
             "schema": SCHEMA,
@@ -191,45 +199,85 @@ def assemble(
             "environment": dict(environment),
             "parameters": parameters,
             "variants": [
-                {**v._asdict(), "values": {n: entry(x, values["spread"]) for n, x in values.items() if n in known}}
+                {**v._asdict(), "values": {n: entry(x, values["spread"]) for n, x in values.items() if n in VARIANT}}
                 for v, values in measured
             ],
         }
     )
 
 
-def measure_variant(pool: Any, variant: Variant, gpu: Gpu, device_values: Mapping[str, Any]) -> dict[str, Any]:
+class _Pools:
+    """The pool of the variant at hand: one at a time, for memory."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._key: tuple[Any, ...] = ()
+        self._pool: Any = None
+
+    def of(self, variant: Variant) -> Any:
+        """The variant's pool, the last one where it serves."""
+        key = (variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant))
+        if key != self._key:
+            self._pool = None
+            self._device.free_memory()
+            self._key, self._pool = key, _microbench().Pool(*key)
+        return self._pool
+
+
+def _merges(device: Device) -> dict[str, dict[str, list[float]]]:
+    """The merge's table by value width."""
+    from decodecalc.verify.derive import derive_merge
+
+    bench, out = _microbench(), {}
+    for v_dim, widths in MERGES.items():
+        device.free_memory()
+        out[str(v_dim)] = derive_merge(bench.merge_probes(bench.Pool("bf16", *widths, pool_bytes=256 << 20)))
+    return out
+
+
+def merge_values(variant: Variant, merges: Mapping[str, dict[str, list[float]]]) -> dict[str, list[float]]:
+    """The merge's table for a variant: that of its padded value width."""
+    width = next_power_of_2(variant.head_dim_v) if variant.head_dim_v else MLA_VALUE_DIM
+    return merges[str(min(MERGES, key=lambda v: abs(v - width)))]
+
+
+def _overlap(pool: Any, gpu: Gpu, device_values: Mapping[str, Any]) -> dict[str, float]:
+    """The overlap exponent: what blocks on the same keys and on their own take, at some blocks an SM."""
+    from decodecalc.verify.derive import derive_exponent
+
+    blocks = OVERLAP_BLOCKS_PER_SM * gpu.sm_count
+    transfer = blocks * tile_bytes(OVERLAP_VARIANT) / device_values["hbm_sustained_bytes_per_s"]["value"]
+    own, shared = _microbench().shared_tile(pool, OVERLAP_VARIANT, blocks)
+    return {"value": derive_exponent(own, shared, transfer), "spread": 0.0}
+
+
+def measure_variant(
+    pool: Any,
+    variant: Variant,
+    gpu: Gpu,
+    device_values: Mapping[str, Any],
+    merges: Mapping[str, dict[str, list[float]]],
+) -> dict[str, Any]:
     """Parameters of one variant by name, with the largest spread of its samples and the raw times."""
-    from decodecalc.verify.derive import Surroundings, derive_merge, derive_stage
+    from decodecalc.verify.derive import derive_stage
 
     bench = _microbench()
-    slots = bench.resident_slots(pool, bench.unsplit_config(variant), 4 if variant.rows == 16 else variant.rows, gpu)
-    at = Surroundings(
-        sm_count=gpu.sm_count,
-        slots=slots,
-        launch_s=device_values["launch_graph_s"]["value"],
-        hbm_bytes_per_s=device_values["hbm_sustained_bytes_per_s"]["value"],
-        l2_bytes_per_s=device_values["l2_bytes_per_s"]["value"],
-        tile_bytes=tile_bytes(variant),
-    )
-    times, spread = bench.stage_probes(pool, variant, gpu.sm_count, slots)
-    both, stage1, merge = bench.merge_probes(pool, variant)
-    raw = {
-        "by_blocks": {f"{n}x{t}": s for (n, t), s in times.by_blocks.items()},
-        "few": times.few, "one": times.one, "two": times.two, "full": times.full, "waves": times.waves,
-        "narrow_s": times.narrow_s, "wide_s": times.wide_s, "shared_s": times.shared_s,
-        "both_s": both, "stage1_s": stage1, "merge_s": merge,
-    }  # fmt: skip
-    stage = derive_stage(times, at)
-    if variant.head_dim_v == 0:
-        stage["t_row_s"] = 0.0  # a latent's rows change the arithmetic of its tiles, not what a block costs once
-    return {
-        "slots_per_sm": slots,
-        **stage,
-        **derive_merge(both, stage1, merge, at.launch_s),
-        "spread": spread,
-        "raw": raw,
-    }
+    merge = merge_values(variant, merges)
+    slots = bench.resident_slots(pool, variant, gpu)
+    times, spread = bench.stage_probes(pool, variant, gpu.sm_count, slots, _lookup(merge))
+    raw = {f"{n}x{t}": s for (n, t), s in {**times.by_blocks, **times.waves}.items()}
+    stage = derive_stage(times, device_values["launch_graph_s"]["value"])
+    return {"slots_per_sm": slots, **stage, **merge, "spread": spread, "raw": raw}
+
+
+def _lookup(merge: Mapping[str, list[float]]) -> Callable[[int, int], float]:
+    """Seconds of a merge by rows and splits, as the time model reads the table."""
+    from decodecalc.cost.model import in_table
+
+    columns = len(merge["merge_splits"])
+    table = tuple(tuple(merge["merge_s"][i : i + columns]) for i in range(0, len(merge["merge_s"]), columns))
+    rows, splits = tuple(merge["merge_rows"]), tuple(merge["merge_splits"])
+    return lambda r, s: float(in_table(r, s, rows, splits, table))
 
 
 def _samples(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +297,10 @@ def _compile_all(variants: tuple[Variant, ...]) -> bool:
     workers = max(1, min(len(variants), (os.cpu_count() or 2) - 1))
     if workers > 1:
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            merges = [pool.apply_async(compile_merges, (v_dim,)) for v_dim in MERGES]
             pool.map(compile_variant, variants, chunksize=1)
+            for waiting in merges:
+                waiting.get()
     return True
 
 
@@ -257,13 +308,20 @@ def compile_variant(variant: Variant) -> None:
     """Compile the kernels that the probes of one variant launch (they land in Triton's cache on disk)."""
     import torch
 
+    from decodecalc.verify.derive import knots
+
     bench = _microbench()
-    pool = bench.Pool(variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant), pool_bytes=64 << 20)
-    lens = [variant.tile_keys] * 2
-    heads = {4, bench.NARROW, bench.WIDE} if variant.rows == 16 else {variant.rows, variant.rows // 2 + 1}
-    for group in sorted(heads):
-        bench.kernel_calls(pool, bench.unsplit_config(variant), lens, group * pool.kv_heads, 1)[0]()
-    for splits in bench.MERGE_SPLITS:
-        config = bench.split_config(variant, splits, variant.tile_keys, 32, pool.v_dim)
-        bench.kernel_calls(pool, config, lens, 4 * pool.kv_heads, 1)[0]()
+    pool = bench.Pool(variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant), pool_bytes=256 << 20)
+    probe = bench.Probe(pool, variant)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    # The merge's shape follows the split count, and crowded launches compile apart: every count once.
+    for blocks in knots(sms, MOST_SLOTS):
+        probe.calls(blocks, 1, count=1)[0]()
     torch.cuda.synchronize()
+
+
+def compile_merges(v_dim: int) -> None:
+    """The same for the merges of one value width."""
+    from decodecalc.verify import microbench as bench
+
+    bench.merge_probes(bench.Pool("bf16", *MERGES[v_dim], pool_bytes=64 << 20))

@@ -1,149 +1,109 @@
 """From microbenchmark times to the parameters of one kernel variant. Plain arithmetic: needs no GPU and no torch.
 
-Each parameter comes from the few points that show it and little else, with the device's own parameters given:
+Each parameter comes from the few points that show it and little else:
 
-* a lone block of few and of many tiles: tau_unloaded (slope) and t_fixed (what is left);
-* one block, and as many as it holds, on every SM, many tiles: tau_loaded and the overlap exponent, from two slopes (two
-  blocks per SM are left out of this: where an SM holds three, the device does not place them two by two);
-* the same launches with fewer tiles: t_crowd, what blocks that start together cost each other;
-* many waves of short blocks: refill;
-* wide against narrow query groups: t_row;
-* many blocks on the same few keys, which the L2 holds: tau_busy;
-* both kernels against stage 1 alone, over split counts: the merge's fixed cost and its cost per split.
+* so many equal blocks of 16 and of 48 tiles: tau, what one more tile costs (slope);
+* the same blocks of 1, 4 and 16 tiles: starts, what is left once launch and tiles are taken off;
+* two and three waves of short blocks: refill;
+* blocks on the same few keys, which the L2 holds, against blocks on their own: the overlap exponent;
+* the merge alone, over rows and splits: its table.
+
+What cannot be is taken for noise: more blocks, tiles, rows or splits that took less time get the longest time below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-EXPONENTS = np.concatenate([np.arange(1.0, 4.0, 0.05), np.arange(4.0, 12.5, 0.5)])
-FEW, MANY, LONG = 4, 16, 48  # tiles per block of the probes
-REACHED = {2: 0.625, FEW: 0.75, MANY: 1.0}  # share of t_crowd that so many tiles meet (cost.model.crowding)
-# An SM term this close to the L2's own limit is that limit, which the model has already.
-L2_MARGIN = 1.25
+from decodecalc.cost.parameters import START_TILES, STARTS
 
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What the device's own probes gave, and the shape. slots: resident blocks per SM; tile_bytes: K and V."""
-
-    sm_count: int
-    slots: int
-    launch_s: float
-    hbm_bytes_per_s: float
-    l2_bytes_per_s: float
-    tile_bytes: float
+MANY, LONG = 16, 48  # tiles between which a tile's own time is taken
+TILES = (*START_TILES, LONG)
+WAVE_TILES = (2, 8)
+LEAST_EXPONENT, MOST_EXPONENT = 1.5, 12.0
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of stage 1 by (blocks, tiles per block), and which block counts play which part.
+    """Seconds of stage 1 by (blocks, tiles per block), launch included and merge taken off.
 
-    few: the fewest blocks there can be (one of each KV head); one, two: about as many per SM; full: every slot
-    taken; waves: several times that. narrow_s, wide_s: `one` blocks of FEW tiles for two query
-    groups; shared_s: `full` blocks, all on one request's keys, by tiles.
+    slots: blocks that the device holds; by_blocks: every count up to there with all of TILES; waves: twice and three
+    times the slots, with WAVE_TILES.
     """
 
+    slots: int
     by_blocks: Mapping[tuple[int, int], float]
-    few: int
-    one: int
-    two: int
-    full: int
-    waves: int
-    narrow_s: float
-    wide_s: float
-    narrow_rows: int
-    wide_rows: int
-    shared_s: Mapping[int, float]
+    waves: Mapping[tuple[int, int], float]
 
 
-def derive_stage(times: StageTimes, at: Surroundings) -> dict[str, float]:
-    """Stage-1 parameters by name (`cost.parameters.VARIANT`, and the overlap exponent)."""
-    t = times.by_blocks
-    tau_unloaded = max((t[times.few, LONG] - t[times.few, FEW]) / (LONG - FEW), 1e-9)
-    busy = _busy(times, at)
-    slopes = {n: (t[n, LONG] - t[n, MANY]) / (LONG - MANY) for n in (times.one, times.full)}
-    exponent, tau_loaded = _overlap(slopes, busy, at)
-    tau_loaded = max(tau_loaded, tau_unloaded)
-
-    def wave(n: int, tiles: int) -> float:
-        tau = tau_unloaded if n == times.few else tau_loaded
-        members = [tiles * tau, n * tiles * at.tile_bytes / at.hbm_bytes_per_s, -(-n // at.sm_count) * tiles * busy]
-        return float(sum(x**exponent for x in members) ** (1 / exponent))
-
-    # What a launch costs besides its waves: t_fixed + t_crowd x (sqrt(blocks) - 1) x reached(tiles).
-    rest = {
-        (n, tiles): t[n, tiles] - at.launch_s - wave(n, tiles)
-        for n in (times.few, times.one, times.two, times.full)
-        for tiles in (FEW, MANY)
-    }
-    crowded = {point: (np.sqrt(point[0]) - 1) * REACHED[point[1]] for point in rest}
-    base = (times.few, FEW)
-    slope = [(rest[p] - rest[base]) / (crowded[p] - crowded[base]) for p in rest if p[0] != times.few]
-    crowd = max(float(np.median(slope)), 0.0)
-    fixed = max(rest[base] - crowd * crowded[base], 0.0)
-    count = -(-times.waves // times.full)
-    start = at.launch_s + fixed + crowd * (np.sqrt(times.full) - 1) * REACHED[2]
+def derive_stage(times: StageTimes, launch_s: float) -> dict[str, list[float] | float]:
+    """Stage-1 parameters by name (`cost.parameters.STAGE_CURVES`, and refill_s)."""
+    blocks = sorted({n for n, _ in times.by_blocks})
+    seen = {t: np.maximum.accumulate([times.by_blocks[n, t] for n in blocks]) for t in TILES}
+    tau = np.maximum.accumulate((seen[LONG] - seen[MANY]) / (LONG - MANY))
+    starts = {name: np.maximum(seen[t] - launch_s - t * tau, 0.0) for name, t in zip(STARTS, START_TILES)}
+    two, three = sorted({n for n, _ in times.waves})
+    waves = (three - two) / times.slots
+    refills = [(times.waves[three, t] - times.waves[two, t]) / waves - t * tau[-1] for t in WAVE_TILES]
     return {
-        "t_fixed_s": fixed,
-        "t_crowd_s": crowd,
-        "t_row_s": max((times.wide_s - times.narrow_s) / (times.wide_rows - times.narrow_rows), 0.0),
-        "refill_s": max(float((t[times.waves, 2] - start - count * wave(times.full, 2)) / (count - 1)), 0.0),
-        "tau_unloaded_s": tau_unloaded,
-        "tau_loaded_s": tau_loaded,
-        "tau_busy_s": busy,
-        "overlap_exponent": exponent,
+        "blocks": [float(n) for n in blocks],
+        "tau_s": tau.tolist(),
+        **{name: values.tolist() for name, values in starts.items()},
+        "refill_s": max(float(np.median(refills)), 0.0),
     }
 
 
-def _busy(times: StageTimes, at: Surroundings) -> float:
-    """An SM's own time per tile, 0 where the L2's rate explains it."""
-    few, many = min(times.shared_s), max(times.shared_s)
-    slope = (times.shared_s[many] - times.shared_s[few]) / (many - few)  # of every resident block, a tile more
-    l2 = at.sm_count * at.slots * at.tile_bytes / at.l2_bytes_per_s
-    return slope / at.slots if slope > L2_MARGIN * l2 else 0.0
+def derive_exponent(own_s: float, shared_s: float, transfer_s: float) -> float:
+    """p of (shared**p + transfer**p)**(1/p) = own: tile times of blocks that read their own keys, of as many on shared
+    ones, and the bandwidth's share of the former."""
+    least = max(shared_s, transfer_s)
+    if own_s <= least:
+        return MOST_EXPONENT
+    low, high = LEAST_EXPONENT, MOST_EXPONENT
+    for _ in range(60):
+        p = (low + high) / 2
+        told = (shared_s**p + transfer_s**p) ** (1 / p)
+        low, high = (p, high) if told > own_s else (low, p)
+    return (low + high) / 2
 
 
-def _overlap(slopes: Mapping[int, float], busy: float, at: Surroundings) -> tuple[float, float]:
-    """Exponent and loaded tile time that best explain the slopes, by search (relative squares)."""
-    n = np.array(list(slopes), dtype=float)
-    seen = np.array([slopes[int(k)] for k in n])
-    stream = n * at.tile_bytes / at.hbm_bytes_per_s
-    own = np.ceil(n / at.sm_count) * busy
-    taus = seen[0] * np.linspace(0.02, 1.0, 99)
-    best = (np.inf, 1.0, float(seen[0]))
-    for p in EXPONENTS:
-        told = (taus[:, None] ** p + stream**p + own**p) ** (1 / p)
-        error = (np.log(told / seen) ** 2).sum(axis=1)
-        i = int(error.argmin())
-        if error[i] < best[0] - 1e-12:
-            best = float(error[i]), float(p), float(taus[i])
-    return best[1], best[2]
+def derive_merge(alone_s: Mapping[tuple[int, int], float]) -> dict[str, list[float]]:
+    """The merge's table from times by (rows, splits). A pair that was not measured (its states would not fit) is
+    carried on along the last two splits that were."""
+    rows, splits = (sorted({key[i] for key in alone_s}) for i in (0, 1))
+    table = np.array([_carried([alone_s.get((r, s)) for s in splits], splits) for r in rows])
+    table = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
+    return {
+        "merge_rows": [float(r) for r in rows],
+        "merge_splits": [float(s) for s in splits],
+        "merge_s": table.reshape(-1).tolist(),
+    }
 
 
-def derive_merge(
-    both_s: Mapping[int, float], stage1_s: Mapping[int, float], merge_s: Mapping[int, float], launch_s: float
-) -> dict[str, float]:
-    """Gap, fixed cost and cost per split of the merge, from times by split count.
+def _carried(times: Sequence[float | None], splits: Sequence[int]) -> list[float]:
+    out: list[float] = []
+    for i, time in enumerate(times):
+        if time is None:
+            slope = (out[i - 1] - out[i - 2]) / (splits[i - 1] - splits[i - 2]) if i > 1 else 0.0
+            time = out[i - 1] + slope * (splits[i] - splits[i - 1])
+        out.append(time)
+    return out
 
-    merge_s: the merge kernel by itself, back to back. Theil-Sen slope: one odd point does not move it.
+
+def knots(sm_count: int, slots: int) -> list[int]:
+    """Block counts at which curves are measured: few, and every half SM-full up to all slots.
+
+    >>> knots(132, 3)[:4], knots(132, 3)[-2:]
+    ([1, 16, 33, 66], [330, 396])
     """
-    splits = sorted(both_s)
-    added = [both_s[s] - stage1_s[s] for s in splits]
-    per_split = max(_theil_sen(splits, added), 0.0)
-    total = float(np.median([a - per_split * (s - 1) for s, a in zip(splits, added)]))
-    alone = max(float(np.median([merge_s[s] - per_split * (s - 1) for s in splits])) - launch_s, 0.0)
-    fixed = min(max(alone, 0.0), max(total, 0.0))
-    return {
-        "dependent_launch_gap_s": max(total - fixed, 0.0),
-        "merge_fixed_s": fixed,
-        "merge_per_split_s": per_split,
-    }
+    shares = [0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 1.25, *(i / 2 for i in range(3, 2 * slots + 1))]
+    return sorted({max(1, int(share * sm_count)) for share in shares if share <= slots})
 
 
-def _theil_sen(x: Sequence[float], y: Sequence[float]) -> float:
-    slopes = [(y[j] - y[i]) / (x[j] - x[i]) for i in range(len(x)) for j in range(i + 1, len(x))]
-    return float(np.median(slopes)) if slopes else 0.0
+def wave_points(slots: int) -> list[tuple[int, int]]:
+    """(blocks, tiles) of the probes of several waves."""
+    return list(product((2 * slots, 3 * slots), WAVE_TILES))

@@ -17,17 +17,24 @@ import triton
 import triton.language as tl
 
 from decodecalc.cost.parameters import Variant
+from decodecalc.cost.variants import SPLIT
 from decodecalc.intmath import cdiv, round_up
-from decodecalc.verify.derive import FEW, LONG, MANY, StageTimes
+from decodecalc.verify.derive import LONG, MANY, TILES, StageTimes, knots, wave_points
 
 PAGE = 16
+MLA_PAGE = 64  # the page size of the engines' latent caches
 MLA_VALUE = 512
 COLD_FACTOR = 2.5  # bytes between two reads of a page, in L2 sizes
 FEWEST_CALLS, MOST_CALLS = 12, 512
 POOL_BYTES = 3 << 30
 GROUPS, GROUP_S = 5, 1.5e-3
+MOST_REQUESTS = 3  # times the fewest requests, for an exact cut
+MERGE_ROWS = (8, 32, 128, 512, 2048)
 MERGE_SPLITS = (2, 4, 8, 16, 32, 64, 128, 256)
-NARROW, WIDE = 1, 16  # query heads of one KV head in the row probe
+MERGE_HEADS = 8  # query heads of the merge probes
+MOST_STATE_BYTES = 64 << 20  # of one merge probe: states beyond the L2 would be another benchmark
+GROUP = 4  # query heads of one KV head, where a block of 16 rows need not be full
+PROBE_SPLITS = 32  # of a split probe at most: more blocks come from more requests, so that the merge stays small
 TORCH_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 
 
@@ -169,7 +176,7 @@ def memory_probes(sm_count: int, l2_bytes: int) -> dict[str, Sample]:
 
 
 class Pool:
-    """Pages of K and V for one element type, widths and KV heads; calls take disjoint random pages of it.
+    """Pages of K and V for one element type, widths and KV heads, for many layers side by side.
 
     head_dim_v 0: MLA, the value is the first MLA_VALUE elements of the key.
     """
@@ -180,36 +187,39 @@ class Pool:
         self.dtype, self.head_dim, self.kv_heads = dtype, head_dim, kv_heads
         self.v_dim = head_dim_v or MLA_VALUE
         kind = TORCH_TYPES[dtype]
-        self.page_bytes = PAGE * kv_heads * (head_dim + head_dim_v) * kind.itemsize
+        self.page = PAGE if head_dim_v else MLA_PAGE
+        self.page_bytes = self.page * kv_heads * (head_dim + head_dim_v) * kind.itemsize
         self.pages = pool_bytes // self.page_bytes
-        self.k = _random((self.pages, PAGE, kv_heads, head_dim), kind)
-        self.v = _random((self.pages, PAGE, kv_heads, head_dim_v), kind) if head_dim_v else None
-        self.order = torch.randperm(self.pages, device="cuda").int()
+        self.k = _random((self.pages, self.page, kv_heads, head_dim), kind)
+        self.v = _random((self.pages, self.page, kv_heads, head_dim_v), kind) if head_dim_v else None
         self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-        self._at = 0
 
-    def table(self, lens: Sequence[int], distinct: bool = True) -> torch.Tensor:
-        """A block table [requests, pages]: the next pages of the pool, or one request's pages for all (equal) ones.
+    def table(self, lens: Sequence[int], shared: bool = False) -> torch.Tensor:
+        """A block table [requests, pages]: random pages of one layer, or one request's for all (equal) ones.
 
-        Rows are padded to 16 entries: Triton compiles strides that are multiples of 16 separately.
+        Every layer uses the same table over its own part of the pool (`layer`), as engines do. Rows are padded to 16
+        entries: Triton compiles strides that are multiples of 16 separately.
         """
-        columns = [cdiv(n, PAGE) for n in lens]
-        need = sum(columns) if distinct else columns[0]
-        if self._at + need > self.pages:
-            self._at = 0
-        part = self.order[self._at : self._at + need]
-        self._at += need
+        columns = [cdiv(n, self.page) for n in lens]
+        need = columns[0] if shared else sum(columns)
+        order = torch.randperm(need, device="cuda").int()
         table = torch.zeros((len(lens), round_up(max(columns), 16)), dtype=torch.int32, device="cuda")
         if len(set(columns)) == 1:
-            table[:, : columns[0]] = part.view(-1, columns[0])
+            table[:, : columns[0]] = order.view(-1, columns[0])
         else:
-            for row, pages in zip(table, part.split(columns)):
+            for row, pages in zip(table, order.split(columns)):
                 row[: len(pages)] = pages
         return table
 
+    def layer(self, i: int, lens: Sequence[int], shared: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """K and V of layer i: its own stretch of the pool; layers begin anew when the pool is used up."""
+        need = cdiv(lens[0], self.page) if shared else sum(cdiv(n, self.page) for n in lens)
+        at = i % max(self.pages // need, 1) * need
+        return self.k[at : at + need], None if self.v is None else self.v[at : at + need]
+
     def calls_for(self, lens: Sequence[int]) -> int:
         """Calls in a graph, so that a replay finds nothing of the last one in the L2."""
-        cold = COLD_FACTOR * self.l2_bytes / (sum(cdiv(n, PAGE) for n in lens) * self.page_bytes)
+        cold = COLD_FACTOR * self.l2_bytes / (sum(cdiv(n, self.page) for n in lens) * self.page_bytes)
         return max(FEWEST_CALLS, min(MOST_CALLS, int(cold) + 1))
 
 
@@ -233,10 +243,11 @@ def kernel_calls(
     shared: bool = False,
     split_values: Sequence[int] | None = None,
 ) -> list[Callable[[], Any]]:
-    """`count` calls of the bundled kernel on requests of these lengths, each on other pages of the pool."""
+    """`count` calls of the bundled kernel on requests of these lengths: `count` layers, each with its own KV."""
     from decodecalc_kernels import Workspace, decode_attention
 
     requests, q_type = len(lens), torch.float16 if pool.dtype == "fp16" else torch.bfloat16
+    assert q_heads % pool.kv_heads == 0
     q = torch.randn((requests, q_heads, pool.head_dim), device="cuda", dtype=q_type)
     out = torch.empty((requests, q_heads, pool.v_dim), device="cuda", dtype=q_type)
     on_device = torch.tensor(list(lens), dtype=torch.int32, device="cuda")
@@ -246,15 +257,14 @@ def kernel_calls(
     more: dict[str, Any] = {} if pool.v is not None else {"v_dim": pool.v_dim}
     if split_values is not None:
         more["split_values"] = torch.tensor(list(split_values), dtype=torch.int32, device="cuda")
-    tables = [pool.table(lens, not shared) for _ in range(count)]
+    table = pool.table(lens, shared)
 
-    def call(table: torch.Tensor) -> Callable[[], Any]:
+    def call(k: torch.Tensor, v: torch.Tensor | None) -> Callable[[], Any]:
         return lambda: decode_attention(
-            q, pool.k, pool.v, seq_lens=on_device, page_table=table, config=config, workspace=space, out=out, run=run,
-            **more,
-        )  # fmt: skip
+            q, k, v, seq_lens=on_device, page_table=table, config=config, workspace=space, out=out, run=run, **more
+        )
 
-    return [call(table) for table in tables]
+    return [call(*pool.layer(i, lens, shared)) for i in range(count)]
 
 
 @contextmanager
@@ -277,16 +287,22 @@ def compiled_kernels() -> Iterator[list[Any]]:
         del kernel.run
 
 
-def resident_slots(pool: Pool, config: Any, group: int, gpu: Any) -> int:
+def group_of(variant: Variant) -> int:
+    """Query heads of one KV head in a variant's probes: full blocks where rows cost arithmetic."""
+    return variant.rows if variant.rows > 16 or not variant.head_dim_v else GROUP
+
+
+def resident_slots(pool: Pool, variant: Variant, gpu: Any) -> int:
     """Blocks of this variant that one SM holds, from the compiled kernel's registers and shared memory."""
     from decodecalc.verify.residency import resident_blocks
 
     with compiled_kernels() as seen:
-        kernel_calls(pool, config, [config.tile_keys], group * pool.kv_heads, 1)[0]()
+        probe = Probe(pool, variant)
+        probe.calls(2 * pool.kv_heads, 1, count=1)[0]()
         torch.cuda.synchronize()
     compiled = seen[-1]
     compiled._init_handles()  # registers are known once the kernel is loaded
-    found = resident_blocks(gpu, 32 * config.warps, compiled.n_regs, compiled.metadata.shared)
+    found = resident_blocks(gpu, 32 * variant.warps, compiled.n_regs, compiled.metadata.shared)
     return max(found or 1, 1)
 
 
@@ -305,48 +321,94 @@ def split_config(variant: Variant, splits: int, split_keys: int, rows: int, v_di
     return unsplit_config(variant).replace(num_splits=splits, split_rule="size", split_value=split_keys, **shape)
 
 
-def stage_probes(pool: Pool, variant: Variant, sm_count: int, slots: int) -> tuple[StageTimes, float]:
-    """Times of stage 1 that `derive.derive_stage` needs, and the largest spread among them."""
-    config, tile, heads = unsplit_config(variant), variant.tile_keys, pool.kv_heads
-    group = 4 if variant.rows == 16 else variant.rows
+class Probe:
+    """Launches of equal blocks of one variant: unsplit ones over requests, split ones over requests and splits."""
+
+    def __init__(self, pool: Pool, variant: Variant) -> None:
+        self.pool, self.variant, self.heads = pool, variant, group_of(variant) * pool.kv_heads
+        self.split = variant.path == SPLIT
+
+    def cut(self, blocks: int) -> tuple[int, int]:
+        """(requests, splits of each) that make about so many blocks: never more, but for the fewest there can be."""
+        units = max(blocks // self.pool.kv_heads, 1)
+        if not self.split:
+            return units, 1
+        fewest = cdiv(units, PROBE_SPLITS)
+        # Block counts that fill SMs evenly are what a curve is about: an exact cut where there is one.
+        exact = (r for r in range(fewest, MOST_REQUESTS * fewest + 1) if units % r == 0 and units // r > 1)
+        requests = next(exact, fewest)
+        return requests, max(units // requests, 2)
+
+    def blocks(self, blocks: int) -> int:
+        """How many they really are."""
+        requests, splits = self.cut(blocks)
+        return requests * splits * self.pool.kv_heads
+
+    def calls(self, blocks: int, tiles: int, shared: bool = False, count: int = 0) -> list[Callable[[], Any]]:
+        """Calls of both kernels (of the only one, unsplit): `count`, or enough to find nothing in the L2."""
+        keys = tiles * self.variant.tile_keys
+        requests, splits = self.cut(blocks)
+        config, lens = unsplit_config(self.variant), [splits * keys] * requests
+        if self.split:
+            config = split_config(self.variant, splits, keys, requests * self.heads, self.pool.v_dim)
+        count = count or (FEWEST_CALLS if shared else self.pool.calls_for(lens))
+        return kernel_calls(self.pool, config, lens, self.heads, count, shared=shared)
+
+    def merge_s(self, blocks: int, merge_of: Callable[[int, int], float]) -> float:
+        """Seconds of their merge: merge_of(output rows, splits)."""
+        requests, splits = self.cut(blocks)
+        return merge_of(requests * self.heads, splits) if self.split else 0.0
+
+
+def stage_probes(
+    pool: Pool, variant: Variant, sm_count: int, slots_per_sm: int, merge_of: Callable[[int, int], float]
+) -> tuple[StageTimes, float]:
+    """Times of stage 1 that `derive.derive_stage` needs, and the largest spread among them.
+
+    merge_of(rows, splits): seconds of a merge, which split probes run too: a kernel beside which the next layer's
+    blocks come to their SMs, as in a real step.
+    """
+    probe = Probe(pool, variant)
     spreads: list[float] = []
 
-    def seconds(blocks: int, tiles: int, rows: int = group, shared: bool = False) -> float:
-        lens = [tiles * tile] * (blocks // heads)
-        count = FEWEST_CALLS if shared else pool.calls_for(lens)
-        found = time_calls(kernel_calls(pool, config, lens, rows * heads, count, shared=shared))
+    def seconds(blocks: int, tiles: int) -> float:
+        found = time_calls(probe.calls(blocks, tiles))
         spreads.append(found.spread)
-        return found.seconds
+        return found.seconds - probe.merge_s(blocks, merge_of)
 
-    one, two, full = (n // heads * heads for n in (sm_count, 2 * sm_count, slots * sm_count))
-    points = {(heads, FEW), (heads, MANY), (heads, LONG), (3 * full, 2)}
-    points |= {(n, t) for n in (one, two, full) for t in (FEW, MANY, LONG)}
-    narrow, wide = (NARROW, WIDE) if variant.rows == 16 else (variant.rows // 2 + 1, variant.rows)
+    counts = sorted({probe.blocks(n) for n in knots(sm_count, slots_per_sm)})
+    waves = [(probe.blocks(n), t) for n, t in wave_points(slots_per_sm * sm_count)]
     found = StageTimes(
-        by_blocks={point: seconds(*point) for point in sorted(points)},
-        few=heads,
-        one=one,
-        two=two,
-        full=full,
-        waves=3 * full,
-        narrow_s=seconds(one, FEW, narrow),
-        wide_s=seconds(one, FEW, wide),
-        narrow_rows=narrow,
-        wide_rows=wide,
-        shared_s={t: seconds(full, t, shared=True) for t in (FEW, MANY)},
+        slots=slots_per_sm * sm_count,
+        by_blocks={(n, t): seconds(n, t) for n in counts for t in TILES},
+        waves={(n, t): seconds(n, t) for n, t in waves},
     )
     return found, max(spreads)
 
 
-def merge_probes(pool: Pool, variant: Variant) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-    """Seconds by split count of both kernels, of stage 1 alone and of the merge alone: 8 KV heads over all requests, 4
-    query heads each, one tile a split."""
-    times: dict[str, dict[int, float]] = {"both": {}, "stage1": {}, "merge": {}}
-    requests, group, tile = max(8 // pool.kv_heads, 1), 4, variant.tile_keys
-    for splits in MERGE_SPLITS:
-        config = split_config(variant, splits, tile, requests * group * pool.kv_heads, pool.v_dim)
-        lens = [splits * tile] * requests
-        for run, into in times.items():
-            count = 64 if run == "merge" else pool.calls_for(lens)
-            into[splits] = time_calls(kernel_calls(pool, config, lens, group * pool.kv_heads, count, run)).seconds
-    return times["both"], times["stage1"], times["merge"]
+def shared_tile(pool: Pool, variant: Variant, blocks: int) -> tuple[float, float]:
+    """Seconds of one more tile in each of so many unsplit blocks: reading their own keys, and all the same ones."""
+    probe = Probe(pool, variant)
+
+    def slope(shared: bool) -> float:
+        many, long = (time_calls(probe.calls(blocks, t, shared)).seconds for t in (MANY, LONG))
+        return (long - many) / (LONG - MANY)
+
+    return slope(False), slope(True)
+
+
+def merge_probes(pool: Pool) -> dict[tuple[int, int], float]:
+    """Seconds of the merge alone, launch included, back to back, by (output rows, splits)."""
+    from decodecalc_kernels import LaunchConfig
+    from decodecalc_kernels.heuristic import merge_shape
+
+    found = {}
+    for rows in MERGE_ROWS:
+        for splits in MERGE_SPLITS:
+            if splits > MERGE_SPLITS[1] and rows * splits * (pool.v_dim + 2) * 4 > MOST_STATE_BYTES:
+                continue
+            shape = merge_shape(splits, rows, pool.v_dim)
+            config = LaunchConfig(num_splits=splits, split_rule="size", split_value=pool.page, **shape)
+            calls = kernel_calls(pool, config, [splits * pool.page] * (rows // MERGE_HEADS), MERGE_HEADS, 64, "merge")
+            found[rows, splits] = time_calls(calls).seconds
+    return found

@@ -128,21 +128,29 @@ def take(work: Work, where: Any) -> Work:
 
 def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
     """Model rates for FlashAttention-3 (persistent: one block per SM) with these fitted values."""
+    fixed, merge = (values["fixed_s"],) * 2, values["merge_fixed_s"]
+    most = merge + 1024 * values["merge_per_split_s"]
     return Rates(
         sm_count=gpu.sm_count,
         slots=gpu.sm_count,
         launch_s=0.5e-6,
         launch_block_s=0.0,
         gap_s=0.0,
+        hbm_bytes_per_s=values["hbm_bytes_per_s"],
+        l2_bytes_per_s=values["l2_bytes_per_s"],
         l2_capacity_bytes=50e6,
         peak_flop_per_s=gpu.need("tensor_bf16_flop_per_s"),
-        tau_sm_s=0.0,
-        in_flight=1,
-        crowd_s=0.0,
+        exponent=1.0 + values["exponent"],
+        refill_s=values["refill_s"],
+        row_s=values["row_s"],
+        blocks=(1.0, float(gpu.sm_count)),
+        latency_s=(values["tau_s"],) * 2,
+        starts_s=(fixed,) * 3,
+        merge_rows=(1.0, 2.0),
+        merge_splits=(1.0, 1025.0),
+        merge_s=((merge, most), (merge, most)),
         warm=True,
         half_width=0.0,
-        tau_loaded_s=values["tau_s"],
-        **{**values, "exponent": 1.0 + values["exponent"]},
     )
 
 

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from decodecalc.cost.calibration import load_calibration
-from decodecalc.cost.parameters import DEVICE, PER_KERNEL
+from decodecalc.batch import Batch
+from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.prediction import predict
 from decodecalc.cost.variants import BUNDLED
-from decodecalc.verify.calibrate import Journal, all_variants, assemble
+from decodecalc.engines import load_policy
+from decodecalc.geometry import Geometry
+from decodecalc.gpus import load_gpu
+from decodecalc.kvcache import KvCache
+from decodecalc.verify import calibrate
+from decodecalc.verify.calibrate import Journal, all_variants
+from decodecalc.verify.derive import TILES, StageTimes, knots, wave_points
 
-IDENTITY = {"name": "NVIDIA H200", "table_name": "h200-sxm", "sm_count": 132, "hbm_bytes_per_s": 4.8e12}
+
+class Sample(NamedTuple):
+    """As the microbenchmarks return it."""
+
+    seconds: float
+    spread: float
 
 
 def no_gpu() -> bool:
@@ -59,17 +71,105 @@ def test_a_journal_takes_up_where_it_stopped(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_measured_values_make_a_valid_file(tmp_path: Path) -> None:
-    """What calibrate assembles can be saved and read for its GPU, raw times left out."""
-    device = {n: {"value": 1e-6, "spread": 0.01} for n in DEVICE if n not in PER_KERNEL}
-    values = {
-        "slots_per_sm": 4, "t_fixed_s": 1e-6, "t_crowd_s": 1e-7, "refill_s": 0.0, "t_row_s": 0.0,
-        "tau_unloaded_s": 1e-6, "tau_loaded_s": 1e-6, "tau_busy_s": 0.0, "overlap_exponent": 2.0,
-        "dependent_launch_gap_s": 1e-6, "merge_fixed_s": 1e-6, "merge_per_split_s": 1e-8, "spread": 0.02,
-        "raw": {"by_blocks": {}},
-    }  # fmt: skip
-    found = assemble(IDENTITY, device, [(v, values) for v in all_variants()], {"date_utc": "2026-01-02T00:00:00Z"})
-    found.save(tmp_path / "c.json")
+class MadeUpBench:
+    """The microbenchmarks of a device whose time is known: 1 us of start, 2 us a tile for up to 264 blocks
+    and in proportion beyond; merges of 1 us and 1 ns for every row and split."""
+
+    class Pool:
+        """Only what callers look at."""
+
+        def __init__(self, dtype: str, head_dim: int, head_dim_v: int, kv_heads: int = 1, pool_bytes: int = 0) -> None:
+            self.v_dim, self.kv_heads = head_dim_v or 512, kv_heads
+
+    @staticmethod
+    def launch_probes(sm_count: int) -> dict[str, Sample]:
+        return {"launch_graph_s": Sample(5e-7, 0.0), "launch_block_s": Sample(6e-10, 0.0)}
+
+    @staticmethod
+    def memory_probes(sm_count: int, l2_bytes: int) -> dict[str, Sample]:
+        rates = {"hbm_sustained_bytes_per_s": 4.6e12, "l2_bytes_per_s": 8e12, "l2_capacity_bytes": 5e7}
+        return {name: Sample(value, 0.001) for name, value in rates.items()}
+
+    @staticmethod
+    def merge_probes(pool: Any) -> dict[tuple[int, int], float]:
+        return {(r, s): 1e-6 + 1e-9 * (r + s) for r in (8, 32, 128) for s in (2, 16, 256) if r < 128 or s < 256}
+
+    @staticmethod
+    def resident_slots(pool: Any, variant: Any, gpu: Any) -> int:
+        return 4
+
+    @staticmethod
+    def seconds(blocks: int, tiles: int) -> float:
+        whole, left = divmod(blocks, 528)
+        wave = sum(tiles * 2e-6 * max(n / 264, 1) for n in [528] * whole + [left] if n)
+        return 5e-7 + 1e-6 + wave
+
+    @classmethod
+    def stage_probes(
+        cls, pool: Any, variant: Any, sm_count: int, slots: int, merge_of: Any
+    ) -> tuple[StageTimes, float]:
+        assert merge_of(32, 16) == pytest.approx(1e-6 + 48e-9)
+        n = slots * sm_count
+        points = [(k, t) for k in knots(sm_count, slots) for t in TILES]
+        times = StageTimes(n, {p: cls.seconds(*p) for p in points}, {p: cls.seconds(*p) for p in wave_points(n)})
+        return times, 0.01
+
+    @staticmethod
+    def shared_tile(pool: Any, variant: Any, blocks: int) -> tuple[float, float]:
+        transfer = blocks * 32768 / 4.6e12
+        return (transfer**3 + (1e-6) ** 3) ** (1 / 3), 1e-6
+
+
+class MadeUpDevice:
+    """As much of a device as `calibrate` looks at."""
+
+    name, l2_bytes, kind, is_cuda = "NVIDIA H200", 60 << 20, "cuda", False
+
+    def free_memory(self) -> None:
+        pass
+
+    def state(self) -> Any:
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"driver": "580"}
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calibration:
+    """A whole calibration of the made-up device."""
+    monkeypatch.setattr(calibrate, "_microbench", lambda: MadeUpBench)
+    monkeypatch.setattr(calibrate, "_compile_all", lambda variants: True)
+    monkeypatch.setattr("decodecalc.verify.device.provenance", lambda device: {"date_utc": "2026-01-02T00:00:00Z"})
+    device: Any = MadeUpDevice()
+    return calibrate.calibrate(device, load_gpu("h200"), tmp_path / "journal")
+
+
+def test_the_parameters_of_a_made_up_device_come_back(made_up: Calibration) -> None:
+    """What is known of its time is what its calibration says, for every variant."""
+    assert made_up.parameters["overlap_exponent"].number == pytest.approx(3.0, rel=1e-3)
+    assert set(made_up.variants) == set(all_variants())
+    for values in made_up.variants.values():
+        tau = dict(zip(values["blocks"].curve, values["tau_s"].curve))
+        assert tau[max(tau)] == pytest.approx(2e-6 * max(tau) / 264)
+        assert min(tau.values()) == pytest.approx(2e-6)
+        assert values["t_start_4_s"].curve == pytest.approx([1e-6] * len(tau))
+        assert values["refill_s"].number == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_made_up_device_s_own_launches_are_predicted(made_up: Calibration) -> None:
+    """Unsplit launches of 8 to 528 blocks and of two waves, each within 4 %."""
+    gpu = load_gpu("h200")
+    for batch, tiles in ((1, 16), (16, 4), (33, 48), (66, 16), (132, 8)):
+        geo, keys = Geometry(32, 8, 128), Batch.uniform(batch, tiles * 64)
+        plan = load_policy("bundled").plan(geo, keys, KvCache(), gpu, {"num_splits": 1, "tile_keys": 64, "warps": 4})
+        told = predict(plan, gpu, made_up).total_s
+        assert told == pytest.approx(MadeUpBench.seconds(8 * batch, tiles), rel=0.04), (batch, tiles)
+
+
+def test_a_calibration_can_be_saved_and_read_for_its_gpu(made_up: Calibration, tmp_path: Path) -> None:
+    """Raw times stay out of the file."""
+    made_up.save(tmp_path / "c.json")
     again = load_calibration(tmp_path / "c.json", "h200")
     assert set(again.variants) == set(all_variants())
     assert again.date == "2026-01-02"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -51,11 +52,12 @@ def test_warm_and_cold_are_printed_with_every_number(call: Any) -> None:
 
 
 def test_an_extrapolated_gpu_says_so(call: Any) -> None:
-    """H100 was never calibrated here."""
+    """H100 was never calibrated here. Curves are named by their ends."""
     result = call("predict", "--gpu", "h100-sxm", "--provenance")
     assert result.code == 0
     assert "extrapolated to h100-sxm from" in result.out
     assert "hbm_sustained_bytes_per_s" in result.out
+    assert re.search(r"tau_s = \S+ \.\.\. \S+ \(\d+ values\) s, extrapolated", result.out)
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,14 @@ RATES = {
     "l2_capacity_bytes": 40e6,
     "peak_flop_per_s": 1e15,
     "exponent": 1.5,
-    "fixed_s": 2e-6,
-    "crowd_s": 1e-7,
     "refill_s": 0.5e-6,
     "row_s": 1e-9,
-    "tau_s": 0.4e-6,
-    "tau_loaded_s": 0.8e-6,
-    "tau_sm_s": 0.3e-6,
-    "in_flight": 1,
-    "merge_fixed_s": 1.5e-6,
-    "merge_per_split_s": 0.02e-6,
+    "blocks": (1.0, 100.0, 200.0),
+    "latency_s": (0.4e-6, 0.8e-6, 1.4e-6),
+    "starts_s": ((1e-6, 1.5e-6, 2e-6), (1e-6, 2e-6, 3e-6), (1e-6, 2.5e-6, 4e-6)),
+    "merge_rows": (8.0, 512.0),
+    "merge_splits": (2.0, 64.0),
+    "merge_s": ((1.2e-6, 2e-6), (1.5e-6, 4e-6)),
     "warm": False,
     "half_width": 0.1,
 }
@@ -41,7 +39,7 @@ def rates() -> Rates:
     return Rates(**RATES)  # type: ignore[arg-type]
 
 
-def entry(value: float, provenance: str = "measured", spread: float = 0.01) -> dict[str, Any]:
+def entry(value: Any, provenance: str = "measured", spread: float = 0.01) -> dict[str, Any]:
     """One parameter of the file format."""
     return {"value": value, "provenance": provenance, "spread": spread}
 
@@ -51,20 +49,18 @@ def calibration_file() -> dict[str, Any]:
     """A whole calibration file of a made-up H200, as plain values: two bundled variants and one of vLLM's."""
     device = {
         "launch_graph_s": 0.5e-6, "launch_stream_s": 3e-6, "launch_block_s": 1e-9, "dependent_launch_gap_s": 1e-6,
-        "hbm_sustained_bytes_per_s": 4.4e12, "l2_bytes_per_s": 8e12, "l2_capacity_bytes": 40e6, "overlap_exponent": 1.5,
-        "merge_fixed_s": 1.5e-6, "merge_per_split_s": 0.02e-6, "residual_p90": 0.1,
+        "hbm_sustained_bytes_per_s": 4.4e12, "l2_bytes_per_s": 8e12, "l2_capacity_bytes": 40e6, "overlap_exponent": 4.0,
+        "residual_p90": 0.1,
     }  # fmt: skip
-    kernel = {
-        "slots_per_sm": 2,
-        "t_fixed_s": 2e-6,
-        "refill_s": 0.5e-6,
-        "tau_unloaded_s": 0.8e-6,
-        "tau_loaded_s": 0.6e-6,
-    }
+    kernel: dict[str, Any] = {
+        "slots_per_sm": 2, "refill_s": 0.5e-6, "blocks": [1, 132, 264],
+        "t_start_1_s": [1e-6, 2e-6, 3e-6], "t_start_4_s": [1e-6, 2e-6, 3e-6], "t_start_16_s": [1e-6, 3e-6, 4e-6],
+        "merge_rows": [8, 512], "merge_splits": [2, 64], "merge_s": [1e-6, 2e-6, 1.5e-6, 4e-6],
+    }  # fmt: skip
 
-    def variant(name: str, tile: int, dim: int, tau: float, warps: int = 4, stages: int = 3) -> dict[str, Any]:
-        values = {k: entry(v) for k, v in {**kernel, "tau_unloaded_s": tau}.items()}
-        shape = {"dtype": "bf16", "head_dim": dim, "head_dim_v": dim, "tile_keys": tile, "rows": 16}
+    def variant(name: str, tile: int, dim: int, tau: float, path: str, warps: int = 4, stages: int = 3) -> Any:
+        values = {k: entry(v) for k, v in {**kernel, "tau_s": [tau, 1.2 * tau, 3 * tau]}.items()}
+        shape = {"dtype": "bf16", "head_dim": dim, "head_dim_v": dim, "tile_keys": tile, "rows": 16, "path": path}
         return {"kernel": name, **shape, "warps": warps, "stages": stages, "layout": "paged", "values": values}
 
     return {
@@ -75,9 +71,9 @@ def calibration_file() -> dict[str, Any]:
         "environment": {"driver": "580"},
         "parameters": {name: entry(value) for name, value in device.items()},
         "variants": [
-            variant("bundled", 64, 128, 0.8e-6),
-            variant("bundled", 128, 128, 1.2e-6),
-            variant("bundled", 64, 64, 0.6e-6),
-            variant("vllm-triton-3d", 16, 128, 1.25e-6, 0, 0),
+            *(variant("bundled", 64, 128, 0.8e-6, path) for path in ("split", "unsplit")),
+            *(variant("bundled", 128, 128, 1.2e-6, path) for path in ("split", "unsplit")),
+            *(variant("bundled", 64, 64, 0.6e-6, path) for path in ("split", "unsplit")),
+            variant("vllm-triton-3d", 16, 128, 1.25e-6, "", 0, 0),
         ],
     }

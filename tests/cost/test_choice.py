@@ -29,11 +29,12 @@ def test_regret_is_one_for_our_own_rule_and_at_least_that_for_fixed_16() -> None
     assert vllm.own_s > vllm.rule_s
 
 
-def test_s_opt_is_the_fewest_splits_within_one_per_cent_of_the_curve_s_minimum() -> None:
-    """Times that near are not told apart, and fewer splits cost less scratch."""
+def test_s_opt_is_where_the_curve_is_least() -> None:
+    """Of equal times the fewest splits. Taking fewer within one per cent cost 6 to 12 % in two of 24 swept cells on the
+    device (reports/h200/accuracy.md)."""
     found = dc.choose(dc.Geometry(32, 8, 128), dc.Batch.uniform(1, 32_768), gpu="h200", engines=[])
     assert found.regrets == ()
-    near = [p.splits for p in found.curve if p.total_s <= 1.01 * min(q.total_s for q in found.curve)]
+    near = [p.splits for p in found.curve if p.total_s <= 1.001 * min(q.total_s for q in found.curve)]
     assert found.s_opt == min(near)
     assert found.time_at(found.s_opt) == pytest.approx(found.total_s)
     assert found.total_s <= 1.01 * min(found.s_star_s, found.unsplit_s)

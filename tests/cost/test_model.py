@@ -10,17 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc.cost.model import Terms, Work, step_terms, stream_time, tile_time, uniform_bodies
+from decodecalc.cost.model import (
+    UNEVEN,
+    Terms,
+    Work,
+    latency,
+    merge_time,
+    start_time,
+    step_terms,
+    stream_time,
+    uniform_bodies,
+)
 from decodecalc.cost.rates import Rates
 
 times = st.floats(1e-9, 1e-4)
 
 
+def rising(values: Any) -> Any:
+    """Lists of the values that do not fall."""
+    return st.lists(values, min_size=3, max_size=3).map(lambda x: tuple(sorted(x)))
+
+
 @st.composite
 def rate_sets(draw: Any) -> Rates:
-    """Any device and kernel that could exist."""
+    """Any device and kernel that could exist: what a tile and a start take rises with the blocks at work."""
     sms = draw(st.integers(1, 304))
     slots_per_sm = draw(st.integers(1, 8))
+    low = draw(rising(times))
     return Rates(
         sm_count=sms,
         slots=sms * slots_per_sm,
@@ -32,16 +48,14 @@ def rate_sets(draw: Any) -> Rates:
         l2_capacity_bytes=draw(st.floats(1e6, 3e8)),
         peak_flop_per_s=draw(st.floats(1e13, 3e15)),
         exponent=draw(st.floats(1.0, 8.0)),
-        fixed_s=draw(times),
         refill_s=draw(times),
-        crowd_s=draw(st.floats(0, 1e-6)),
         row_s=draw(st.floats(0, 1e-8)),
-        tau_s=(tau := draw(times)),
-        tau_loaded_s=tau * draw(st.floats(1, 4)),
-        tau_sm_s=draw(st.floats(0, 1e-5)),
-        in_flight=draw(st.integers(1, 4)),
-        merge_fixed_s=draw(times),
-        merge_per_split_s=draw(st.floats(0, 1e-7)),
+        blocks=(1.0, float(sms + 1), float(sms * slots_per_sm + 2)),
+        latency_s=draw(rising(times)),
+        starts_s=(low, tuple(1.5 * x for x in low), tuple(2 * x for x in low)),
+        merge_rows=(8.0, 512.0),
+        merge_splits=(2.0, 64.0),
+        merge_s=tuple(sorted(draw(st.lists(rising(times).map(lambda x: x[:2]), min_size=2, max_size=2)))),
         warm=draw(st.booleans()),
         half_width=0.1,
     )
@@ -52,6 +66,7 @@ def uniform_work(blocks: Any, tiles: Any, tile_bytes: float = 32768.0, splits: A
     total = np.asarray(blocks) * tiles
     return Work(
         blocks=blocks,
+        started=blocks,
         tiles=tiles,
         tiles_total=total,
         hbm_bytes=total * tile_bytes,
@@ -61,7 +76,7 @@ def uniform_work(blocks: Any, tiles: Any, tile_bytes: float = 32768.0, splits: A
         is_split=np.asarray(splits) > 1,
         live_splits=splits,
         merge_bytes=np.asarray(splits) * 520.0 * 32 * (np.asarray(splits) > 1),
-        merge_blocks=32,
+        merge_rows=32,
     )
 
 
@@ -97,24 +112,29 @@ def test_more_bandwidth_never_hurts(r: Rates, blocks: int, tiles: int, splits: i
 
 
 def with_sms(r: Rates, sms: int) -> Rates:
-    """The same device with another number of SMs."""
-    return replace(r, sm_count=sms, slots=sms * (r.slots // r.sm_count))
+    """The same device with another number of SMs: its curves at the same number of blocks per SM."""
+    ratio = sms / r.sm_count
+    return replace(r, sm_count=sms, slots=sms * (r.slots // r.sm_count), blocks=tuple(k * ratio for k in r.blocks))
+
+
+def even(r: Rates) -> Rates:
+    """The same with starts that cost the same however many start."""
+    return replace(r, starts_s=tuple((s[0],) * len(s) for s in r.starts_s))
 
 
 @given(rate_sets(), st.integers(1, 4000), st.integers(1, 300), st.integers(2, 4))
 def test_a_multiple_of_the_sms_never_hurts(r: Rates, blocks: int, tiles: int, times: int) -> None:
-    """For a fixed launch, twice (three, four times) the SMs never make it slower, but for starting more blocks at once:
-    t_block for each."""
+    """For a fixed launch, twice (three, four times) the SMs never make it slower, but for more blocks starting at
+    once."""
     work = uniform_work(blocks, tiles)
-    start = r.crowd_s * (r.slots * times) ** 0.5
-    assert total(work, with_sms(r, r.sm_count * times)) <= total(work, r) * (1 + 1e-9) + start
+    assert total(work, with_sms(even(r), r.sm_count * times)) <= total(work, even(r)) * (1 + 1e-9)
 
 
 @given(rate_sets(), st.integers(1, 4000), st.integers(1, 300), st.integers(1, 200))
 def test_sms_enough_for_one_wave_never_hurt(r: Rates, blocks: int, tiles: int, more: int) -> None:
-    """A device that holds the whole launch at once is never slower than one that does not; nor is one larger still."""
-    work, calm = uniform_work(blocks, tiles), replace(r, crowd_s=0.0)
-    enough = max(-(-blocks // (r.slots // r.sm_count)), r.sm_count)
+    """A device that gives every block an SM is never slower than one that does not; nor is one larger still."""
+    work, calm = uniform_work(blocks, tiles), even(r)
+    enough = max(blocks, r.sm_count)
     whole = total(work, with_sms(calm, enough))
     assert whole <= total(work, calm) * (1 + 1e-9)
     assert total(work, with_sms(calm, enough + more)) <= whole * (1 + 1e-9)
@@ -122,50 +142,65 @@ def test_sms_enough_for_one_wave_never_hurt(r: Rates, blocks: int, tiles: int, m
 
 @given(rate_sets(), st.integers(1, 4000), st.integers(1, 300), st.integers(1, 200))
 def test_any_more_sms_hurt_by_no_more_than_an_exposed_last_wave(r: Rates, blocks: int, tiles: int, more: int) -> None:
-    """In between, a shorter last wave may be exposed: never by more than one block's time alone on its SM."""
-    work, calm = uniform_work(blocks, tiles), replace(r, crowd_s=0.0)
-    alone = max(tiles, r.in_flight) * (r.tau_loaded_s + r.tau_sm_s * (r.slots // r.sm_count)) + r.refill_s
+    """In between, a shorter last wave may be exposed: never by more than one block's time among as many as fit."""
+    work, calm = uniform_work(blocks, tiles), even(r)
+    alone = tiles * r.latency_s[-1] + r.refill_s
     assert total(work, with_sms(calm, r.sm_count + more)) <= total(work, calm) * (1 + 1e-9) + alone
 
 
 @given(rate_sets(), st.integers(1, 4000), st.integers(1, 300))
 def test_one_more_tile_or_block_costs_no_more_than_it_explains(r: Rates, blocks: int, tiles: int) -> None:
-    """One more tile per block adds at most a tile in every wave and on the busiest SM, plus its bytes and FLOP; one
+    """One more tile per block adds at most a tile in every wave, its bytes and FLOP, and what the start grows by; one
     more block at most one wave edge: a block's own time, and its crowding of the others."""
     cold = replace(r, warm=False)
     base = total(uniform_work(blocks, tiles), cold)
-    waves, per_sm = -(-blocks // r.slots), -(-blocks // r.sm_count) + -(-blocks // r.slots)
+    waves = -(-blocks // r.slots)
+    slowest = r.latency_s[-1]
     tile_s = 32768.0 / min(r.hbm_bytes_per_s, r.l2_bytes_per_s) + 1e6 / r.peak_flop_per_s
-    crowd = r.crowd_s * blocks**0.5
-    tile = waves * r.tau_loaded_s + per_sm * r.tau_sm_s + blocks * tile_s + crowd / 8
+    start = float(start_time(blocks, tiles + 1, cold) - start_time(blocks, tiles, cold))
+    tile = waves * slowest + blocks * tile_s + max(start, 0.0)
     assert total(uniform_work(blocks, tiles + 1), cold) - base <= tile * (1 + 1e-6)
-    slots_per_sm = r.slots // r.sm_count
-    edge = (
-        max(tiles, r.in_flight) * (r.tau_loaded_s + r.tau_sm_s * slots_per_sm + tile_s)
-        + r.refill_s
-        + r.launch_block_s
-        + r.crowd_s
-    )
-    crowding = waves * max(tiles, r.in_flight) * (float(tile_time(blocks + 1, r)) - float(tile_time(blocks, r)))
-    assert total(uniform_work(blocks + 1, tiles), cold) - base <= (edge + crowding) * (1 + 1e-6)
+    edge = tiles * (slowest + tile_s) + r.refill_s + r.launch_block_s
+    start = float(start_time(blocks + 1, tiles, cold) - start_time(blocks, tiles, cold))
+    left, full = blocks % r.slots, min(blocks, r.slots)
+    crowding = sum(waves * tiles * float(latency(min(k + 1, r.slots), cold) - latency(k, cold)) for k in {left, full})
+    assert total(uniform_work(blocks + 1, tiles), cold) - base <= (edge + crowding + max(start, 0.0)) * (1 + 1e-6)
 
 
 def test_whole_waves(rates: Rates) -> None:
     """200 slots: 200 equal blocks take one wave, 201 take two; the last one by itself waits for latency alone."""
-    calm = replace(rates, exponent=20.0, tau_sm_s=0.0)
+    calm = replace(rates, exponent=20.0)
     one, two = (float(uniform_bodies(uniform_work(n, 10, 1.0), calm).scheduled_s) for n in (200, 201))
-    assert one == pytest.approx(10 * 0.8e-6, rel=1e-3)
-    assert two == pytest.approx(2 * one + 0.5e-6, rel=1e-3)
+    assert one == pytest.approx(10 * 1.4e-6, rel=1e-3)
+    assert two == pytest.approx(one + 0.5e-6 + 10 * float(latency(1, rates)), rel=1e-3)
 
 
 def test_tiles_slow_down_as_the_device_fills(rates: Rates) -> None:
-    """tau grows with the logarithm of the blocks, from a lone block to one on each of 100 SMs, and no further."""
-    assert tile_time(np.array([1, 10, 100, 5000]), rates) == pytest.approx([0.4e-6, 0.6e-6, 0.8e-6, 0.8e-6])
+    """Between the knots by straight lines; and one block more than SMs counts as a quarter of them doubly used, for the
+    SM with two is what ends last."""
+    assert latency(np.array([1, 50.5, 100, 150, 200]), rates) == pytest.approx([0.4e-6, 0.6e-6, 0.8e-6, 1.1e-6, 1.4e-6])
+    assert float(latency(101, rates)) == float(latency(100 * (2 - UNEVEN), rates)) == pytest.approx(0.95e-6)
+    assert float(latency(10, rates, fullest=2)) == pytest.approx(0.95e-6)
+
+
+def test_a_start_lies_between_those_measured(rates: Rates) -> None:
+    """One block: the same for any tiles. 200: 2 us for one tile, 3 us for 4, 4 us for 16, by the logarithm between."""
+    assert start_time(1, np.array([1, 2, 4, 8, 16, 99]), rates) == pytest.approx([1e-6] * 6)
+    found = start_time(200, np.array([1, 2, 4, 8, 16, 99]), rates)
+    assert found == pytest.approx([2e-6, 2.5e-6, 3e-6, 3.5e-6, 4e-6, 4e-6])
+    assert float(start_time(5000, 4, rates)) == pytest.approx(3e-6)  # no more than all slots start at once
+
+
+def test_a_merge_is_read_off_its_table_and_carried_on_beyond(rates: Rates) -> None:
+    """At knots, half way, and as far again beyond the last."""
+    assert merge_time(np.array([8, 512, 260]), np.array([2, 64, 33]), rates) == pytest.approx([1.2e-6, 4e-6, 2.175e-6])
+    assert float(merge_time(8, 126, rates)) == pytest.approx(2.8e-6)
+    assert float(merge_time(1, 1, rates)) == pytest.approx(1.2e-6)
 
 
 def test_a_lone_block_is_bound_by_latency_and_a_full_device_by_bytes(rates: Rates) -> None:
     """One block of 100 tiles waits 100 tile latencies; 20 000 of them move 65 GB at the sustained rate."""
-    calm = replace(rates, exponent=8.0, tau_sm_s=0.0, refill_s=0.0, launch_block_s=0.0)
+    calm = replace(rates, exponent=8.0, refill_s=0.0, launch_block_s=0.0)
     lone = uniform_work(1, 100)
     assert float(step_terms(lone, uniform_bodies(lone, calm), calm).body_s) == pytest.approx(100 * 0.4e-6, rel=0.01)
     full = uniform_work(20_000, 100, tile_bytes=327680.0)

@@ -17,9 +17,10 @@ from decodecalc.cost.schedule import Blocks, launch_order, list_schedule, ragged
 
 BASE: dict[str, Any] = {
     "sm_count": 4, "slots": 8, "launch_s": 0, "launch_block_s": 0, "gap_s": 0, "hbm_bytes_per_s": 1.0,
-    "l2_bytes_per_s": 3.0, "l2_capacity_bytes": 1e6, "peak_flop_per_s": 1e15, "exponent": 2.0, "fixed_s": 0,
-    "crowd_s": 0, "refill_s": 0.25, "row_s": 0, "tau_s": 0.5, "tau_loaded_s": 1.0, "tau_sm_s": 0.1, "in_flight": 1,
-    "merge_fixed_s": 0, "merge_per_split_s": 0, "warm": False, "half_width": 0,
+    "l2_bytes_per_s": 3.0, "l2_capacity_bytes": 1e6, "peak_flop_per_s": 1e15, "exponent": 2.0, "refill_s": 0.25,
+    "row_s": 0, "blocks": (1.0, 4.0, 40.0), "latency_s": (0.5, 1.0, 5.0), "starts_s": ((0.0, 0.0, 0.0),) * 3,
+    "merge_rows": (1.0, 2.0), "merge_splits": (1.0, 2.0), "merge_s": ((0.0, 0.0), (0.0, 0.0)), "warm": False,
+    "half_width": 0,
 }  # fmt: skip
 rate_sets = st.builds(
     lambda per_sm, refill, p, bandwidth: Rates(
@@ -35,8 +36,8 @@ tile_lists = st.lists(st.integers(1, 50), min_size=1, max_size=120).map(lambda x
 
 def work_of(tiles: Any) -> Work:
     """Blocks with these tiles, a byte each."""
-    total = int(tiles.sum())
-    return Work(len(tiles), int(tiles.max()), total, total, total, total, len(tiles), False, 1, 0, 0)
+    total, n = int(tiles.sum()), int((tiles > 0).sum())
+    return Work(n, n, int(tiles.max()), total, total, total, total, len(tiles), False, 1, 0, 0)
 
 
 def blocks_of(tiles: Any) -> Blocks:
@@ -101,17 +102,43 @@ def test_a_longer_block_never_ends_the_schedule_sooner(rates: Rates, tiles: Any,
 
 
 def test_one_long_request_sets_the_end_by_its_own_latency() -> None:
-    """Seven short blocks and one of 100 tiles on 8 slots: the long one streams on alone, little more than tau each."""
-    rates = Rates(**{**BASE, "hbm_bytes_per_s": 100.0, "l2_bytes_per_s": 100.0, "refill_s": 0.0, "tau_sm_s": 0.0})
+    """Seven short blocks and one of 100 tiles on 8 slots: the long one streams on alone, little more than a lone
+    block's latency for each tile."""
+    rates = Rates(**{**BASE, "hbm_bytes_per_s": 100.0, "l2_bytes_per_s": 100.0, "refill_s": 0.0})
     tiles = np.array([100, 1, 1, 1, 1, 1, 1, 1])
-    assert ragged_bodies(tiles, work_of(tiles), rates).scheduled_s == pytest.approx(100.0, rel=0.01)
+    assert ragged_bodies(tiles, work_of(tiles), rates).scheduled_s == pytest.approx(50.0, rel=0.03)
+
+
+def test_blocks_without_work_between_the_others_crowd_some_sms() -> None:
+    """Four blocks of 50 tiles on four SMs of two slots: one on each as they are, but two on each of two when blocks
+    that leave at once lie between them. The device did so with SGLang's grid of a ragged batch."""
+    rates = Rates(**{**BASE, "hbm_bytes_per_s": 1e6, "l2_bytes_per_s": 1e6, "refill_s": 0.0})
+    even, between = np.full(4, 50), np.array([50, 50, 0, 0, 50, 50, 0, 0])
+    alone, crowded = (ragged_bodies(t, work_of(t), rates).scheduled_s for t in (even, between))
+    assert alone == pytest.approx(50.0, rel=0.01)
+    # Two a SM: as with 4 x (2 - 0.75) = 5 of at most 40 blocks at work.
+    assert crowded == pytest.approx(50 * np.interp(5, (4, 40), (1, 5)), rel=0.01)
+    assert [s.slot % 4 for s in timeline(blocks_of(between), work_of(between), rates)] == [0, 1, 0, 1]
+
+
+@given(rate_sets, tile_lists, st.lists(st.integers(0, 119), max_size=40))
+def test_blocks_without_work_never_help(rates: Rates, tiles: Any, places: list[int]) -> None:
+    """Wherever they lie, a launch with blocks that leave at once is bounded below by its work spread evenly."""
+    mixed = tiles.copy()
+    for place in places:
+        mixed = np.insert(mixed, place % (len(mixed) + 1), 0)
+    plain, found = (ragged_bodies(t, work_of(t), rates) for t in (tiles, mixed))
+    assert found.scheduled_s >= found.even_s * (1 - 1e-9)
+    assert found.even_s == pytest.approx(plain.even_s)
 
 
 def test_launch_order_walks_every_live_split_of_a_ragged_plan() -> None:
-    """vLLM, 32/8, requests of 100 and 1000 keys: blocks times tiles cover each request's keys, splits outermost."""
+    """vLLM, 32/8, requests of 100 and 1000 keys: blocks times tiles cover each request's keys, splits outermost; every
+    split of the grid is there, those without keys with no tiles."""
     plan = dc.plan("vllm-triton", dc.Geometry(32, 8, 128), dc.Batch([100, 1000]), gpu="h200-sxm")
     blocks = launch_order(plan)
-    assert len(blocks.tiles) == plan.live_blocks
+    assert len(blocks.tiles) == 8 * 2 * plan.splits.launched
+    assert (blocks.tiles > 0).sum() == plan.live_blocks
     assert (np.diff(blocks.split) >= 0).all()
     for r, length in enumerate((100, 1000)):
         tiles = blocks.tiles[blocks.request == r].sum() / 8
@@ -121,7 +148,8 @@ def test_launch_order_walks_every_live_split_of_a_ragged_plan() -> None:
 def test_an_empty_request_has_no_blocks() -> None:
     """A request without keys launches nothing that lasts."""
     plan = dc.plan("vllm-triton", dc.Geometry(32, 8, 128), dc.Batch([0, 64]), gpu="h200-sxm")
-    assert set(launch_order(plan).request.tolist()) == {1}
+    blocks = launch_order(plan)
+    assert set(blocks.request[blocks.tiles > 0].tolist()) == {1}
     nothing = np.zeros(0, dtype=np.int64)
     assert list(timeline(blocks_of(nothing), work_of(np.array([1])), Rates(**BASE))) == []
     assert ragged_bodies(nothing, work_of(np.array([1])), Rates(**BASE)).scheduled_s == 0.0

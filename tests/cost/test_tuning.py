@@ -13,17 +13,16 @@ import decodecalc as dc
 from decodecalc.cost.calibration import load_calibration
 from decodecalc.cost.choice import time_curve
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.rates import make_rates
 from decodecalc.cost.tuning import (
     candidate_splits,
     fastest,
+    path_rates,
     row_block,
     s_opt,
     split_curve,
     tune,
     tuned_variants,
 )
-from decodecalc.cost.variants import resolve
 from decodecalc.engines.arrays import Batches
 
 GPU = dc.load_gpu("h200")
@@ -43,7 +42,7 @@ def test_no_split_count_is_predicted_faster_than_s_opt_by_more_than_2_percent(
     rows = row_block(geo, 1)
     every = np.arange(1, 601)
     for variant in tuned_variants(calibration, geo, KV, rows):
-        rates, _ = make_rates(calibration, GPU, resolve(calibration, variant))
+        rates = path_rates(calibration, GPU, variant, KV)
         _, _, time = split_curve(geo, steps, KV, rates, variant.tile_keys, rows, every)
         assert best <= time.min() * 1.02
 
@@ -58,8 +57,9 @@ def test_an_array_of_steps_gets_each_step_s_own_choice(steps: list[tuple[int, in
 
 
 def test_the_chosen_launch_is_the_one_that_bundled_plans_and_predict_times() -> None:
-    """tune, plan and predict agree on splits, split length and time."""
-    for step in (dc.Batch.uniform(1, 2560), dc.Batch.uniform(64, 8192), dc.Batch.uniform(1, 100)):
+    """tune, plan and predict agree on splits, split length and time, for ragged batches too."""
+    ragged = dc.Batch([100, 8192, 700, 20_000])
+    for step in (dc.Batch.uniform(1, 2560), dc.Batch.uniform(64, 8192), dc.Batch.uniform(1, 100), ragged):
         best = tune(GEO, step, KV, GPU)
         plan = dc.plan("bundled", GEO, step, kv=KV, gpu=GPU)
         assert (plan.splits.launched, plan.tile_keys) == (best.splits, best.tile_keys)

@@ -8,36 +8,49 @@ import pytest
 
 from decodecalc.cost.calibration import parse_calibration
 from decodecalc.cost.parameters import Variant
-from decodecalc.cost.variants import kernel_of, resolve, tile_bytes, wanted_variant
+from decodecalc.cost.variants import kernel_of, on_path, resolve, tile_bytes, wanted_variant
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 
+WANTED = Variant("bundled", "bf16", 128, 128, 64, 16, 4, 3, "paged", "split")
+
 
 def test_a_measured_variant_is_used_as_it_is(calibration_file: dict[str, Any]) -> None:
-    """Exact: provenance stays measured."""
-    calibration = parse_calibration(calibration_file)
-    wanted = Variant("bundled", "bf16", 128, 128, 64, 16, 4, 3)
-    found = resolve(calibration, wanted)
+    """Exact: provenance stays measured, and nothing is scaled."""
+    found = resolve(parse_calibration(calibration_file), WANTED)
     assert found.exact
     assert found.note == ""
-    assert found.values["tau_unloaded_s"].provenance == "measured"
+    assert found.slower == 1.0
+    assert found.values["tau_s"].provenance == "measured"
 
 
-def test_a_width_between_two_measured_ones_is_interpolated_along_the_tile_s_bytes(
+def test_the_two_paths_of_a_tile_are_two_variants(calibration_file: dict[str, Any]) -> None:
+    """Split and unsplit launches compile to different kernels."""
+    calibration = parse_calibration(calibration_file)
+    unsplit = on_path(WANTED, split=False)
+    assert resolve(calibration, unsplit).used == unsplit
+    assert resolve(calibration, on_path(unsplit, split=True)).used == WANTED
+
+
+def test_a_width_that_pads_to_a_measured_one_has_its_latency_and_its_own_bytes(
     calibration_file: dict[str, Any],
 ) -> None:
-    """head_dim 96 lies half way between 64 (0.6 us) and 128 (0.8 us)."""
-    found = resolve(parse_calibration(calibration_file), Variant("bundled", "bf16", 96, 96, 64, 16, 4, 3))
+    """head_dim 96 computes on 128 wide tiles: as slow as 128, though fewer bytes."""
+    wanted = WANTED._replace(head_dim=96, head_dim_v=96)
+    found = resolve(parse_calibration(calibration_file), wanted)
     assert not found.exact
-    assert "interpolated" in found.note
-    assert found.values["tau_unloaded_s"].value == pytest.approx(0.7e-6)
-    assert found.values["tau_unloaded_s"].provenance == "extrapolated"
+    assert "extrapolated" in found.note
+    assert found.used.head_dim == 128
+    assert found.slower == 1.0
+    assert found.values["tau_s"].provenance == "extrapolated"
+    assert tile_bytes(found.wanted) == 0.75 * tile_bytes(found.used)
 
 
-def test_interpolation_is_kept_within_a_factor_of_the_nearest(calibration_file: dict[str, Any]) -> None:
-    """A width far beyond what was measured does not run away."""
-    found = resolve(parse_calibration(calibration_file), Variant("bundled", "bf16", 4096, 4096, 64, 16, 4, 3))
-    assert found.values["tau_unloaded_s"].value == pytest.approx(4 * 0.8e-6)
+def test_latency_goes_with_half_of_what_a_tile_computes_on_within_limits(calibration_file: dict[str, Any]) -> None:
+    """Four times the tile: twice the latency; a width far beyond what was measured does not run away."""
+    calibration = parse_calibration(calibration_file)
+    assert resolve(calibration, WANTED._replace(tile_keys=512)).slower == pytest.approx(2.0)
+    assert resolve(calibration, WANTED._replace(head_dim=65536, head_dim_v=65536)).slower == 4.0
 
 
 def test_an_engine_without_measured_kernel_gets_the_bundled_one(calibration_file: dict[str, Any]) -> None:

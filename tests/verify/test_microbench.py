@@ -1,0 +1,55 @@
+"""What the probes launch, as far as it can be said without a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from decodecalc.cost.variants import SPLIT
+from decodecalc.verify.calibrate import all_variants, heads_of, merge_values
+from decodecalc.verify.derive import knots, wave_points
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from decodecalc.verify.microbench import PROBE_SPLITS, Probe, merge_probes, split_config
+
+
+@pytest.mark.parametrize("slots", [1, 3, 6])
+def test_every_knot_is_launched_with_about_as_many_blocks(slots):
+    """Never more than asked (but for the least there can be), a tenth less at most from one block an SM on."""
+    for variant in all_variants():
+        pool = SimpleNamespace(kv_heads=heads_of(variant), v_dim=variant.head_dim_v or 512)
+        probe = Probe(pool, variant)
+        for n in [*knots(132, slots), *(n for n, _ in wave_points(132 * slots))]:
+            requests, splits = probe.cut(n)
+            found = requests * splits * pool.kv_heads
+            assert found == probe.blocks(n)
+            assert found <= max(n, 2 * pool.kv_heads)
+            assert splits <= PROBE_SPLITS
+            assert splits >= 2 if variant.path == SPLIT else splits == 1
+            if n >= 132:
+                assert found >= 0.9 * n
+            if variant.path == SPLIT:
+                split_config(variant, splits, variant.tile_keys, requests * probe.heads, pool.v_dim)  # a valid launch
+
+
+def test_merges_are_looked_up_by_padded_value_width():
+    """80 computes on 128, a latent of 576 on values of 512."""
+    merges = {str(width): {"merge_s": [float(width)]} for width in (64, 128, 256, 512)}
+    for variant in all_variants():
+        width = {64: 64, 80: 128, 128: 128, 256: 256, 0: 512}[variant.head_dim_v]
+        assert merge_values(variant, merges) == {"merge_s": [float(width)]}
+
+
+def test_merge_probes_cover_small_and_many_rows_within_memory(monkeypatch):
+    """Every row count with at least two split counts, so that the table can be carried on."""
+    from decodecalc.verify import microbench
+
+    monkeypatch.setattr(microbench, "kernel_calls", lambda *args: None)
+    monkeypatch.setattr(microbench, "time_calls", lambda calls: SimpleNamespace(seconds=1.0))
+    for v_dim in (64, 128, 256, 512):
+        found = merge_probes(SimpleNamespace(v_dim=v_dim, page=16))
+        for rows in microbench.MERGE_ROWS:
+            assert sum(r == rows for r, _ in found) >= 2
