@@ -1,13 +1,14 @@
 """How far predictions are from measured times on an H200: the report, from raw times; needs no GPU.
 
-    python tests/benchmarks/accuracy.py --recorded reports/h200/kernels-vs-peers.json --output reports/h200/accuracy
-    python tests/benchmarks/accuracy.py --raw RAW.json --output reports/h200/accuracy
+    python tests/benchmarks/accuracy.py --raw reports/h200/accuracy-raw.json \\
+        --peers reports/h200/kernels-vs-peers.json --output reports/h200/accuracy
 
---raw: what `accuracy_measure.py` wrote on the GPU (families held out before fitting: accuracy_cells.py). --recorded:
-the launches of the kernel benchmark beside the peers. The bundled kernel is calibrated by microbenchmarks alone: none
-of its launches took part in a fit; the peers' parameters come from their launches with 1 and 32 KV heads, the family
-with HELD_OUT_KV_HEADS is held out. The benchmark's graphs are replayed one at a time: LAUNCH_OF_A_GRAPH_S, the host's
-way to a graph's first kernel, is taken off once per graph. Writes OUTPUT.md, OUTPUT.json and figures (.svg).
+--raw: what `accuracy_measure.py` wrote on the GPU (families held out before fitting: accuracy_cells.py), or what an
+earlier report's JSON holds of it. --peers: the launches of the kernel benchmark beside the peers, of which the peers'
+own kernels are taken. The bundled kernel is calibrated by microbenchmarks alone: none of its launches took part in a
+fit; the peers' parameters come from their launches with 1 and 32 KV heads, the family with HELD_OUT_KV_HEADS is held
+out. That benchmark's graphs are replayed one at a time: LAUNCH_OF_A_GRAPH_S, the host's way to a graph's first kernel,
+is taken off once per graph. Writes OUTPUT.md, OUTPUT.json and figures (.svg).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from accuracy_cells import Cell
+from accuracy_cells import Cell, families
 
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration, load_calibration
@@ -38,12 +39,6 @@ from decodecalc.launch import LaunchPlan
 
 # A graph replayed alone pays the host's way to its first kernel: 10 to 18 µs by joint fits of the sweeps of that day.
 LAUNCH_OF_A_GRAPH_S = 10e-6
-RECORDED_NOTE = (
-    "Recorded launches under the kernels' own rules, equal requests only. Cells of less than 2 MB of KV fit the L2 "
-    "over all their layers there, and every layer shares one block table: they run warmer than the calibration's cold "
-    "probes. Not in here: the bundled kernel under vLLM's and SGLang's rules, ragged batches and swept split counts on "
-    "the device; `accuracy_measure.py` measures those."
-)
 LARGE_BYTES = 64e6
 HELD_OUT_KV_HEADS = 8
 GPU = "h200-sxm"
@@ -71,6 +66,7 @@ class Point:
     bound: str
     tail_s: float
     latency_s: float
+    families: tuple[str, ...] = ()
 
     @property
     def error(self) -> float:
@@ -84,6 +80,7 @@ def point(part: str, cell: Cell, measured_s: float, launch: LaunchPlan, said: Pr
     return Point(
         part, cell.label, max(launch.splits.live), int(kv_bytes), measured_s, said.total_s, said.low_s, said.high_s,
         said.roofline_s or 0.0, said.overhead_plus_bytes_s, said.bound, said.terms["tail_s"], said.terms["latency_s"],
+        families(cell),
     )  # fmt: skip
 
 
@@ -98,24 +95,12 @@ def tuning(config: dict[str, Any]) -> dict[str, int]:
     return {name: config[name] for name in ("tile_keys", "warps", "stages")}
 
 
-def recorded_points(path: Path, calibration: Calibration) -> Iterator[Point]:
-    """Our kernel and the peers' in the cells of `kernels_vs_peers.py`."""
+def peer_points(path: Path, calibration: Calibration) -> Iterator[Point]:
+    """The peers' own kernels in the cells of `kernels_vs_peers.py`."""
     for row in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         cell = Cell(row["q_heads"], row["kv_heads"], row["head_dim"], (row["context"],) * row["batch"], row["dtype"])
         once = LAUNCH_OF_A_GRAPH_S / row["layers"]
-        held_out = cell.kv_heads == HELD_OUT_KV_HEADS
-        family = "held out: 8 KV heads" if held_out else "fit: 1 and 32 KV heads"
-        config = row["launch"]
-        if config["split_rule"] in ("size", "count"):
-            splits = {"split_keys": config["split_value"]} if config["split_rule"] == "size" else {"num_splits": 1}
-            ours = planned("bundled", cell, **splits, **tuning(config))
-            yield point(
-                "bundled (none used to calibrate)",
-                cell,
-                row["ours_us"] * 1e-6 - once,
-                ours,
-                predict(ours, calibration=calibration),
-            )
+        family = "held out: 8 KV heads" if cell.kv_heads == HELD_OUT_KV_HEADS else "fit: 1 and 32 KV heads"
         for column, (engine, options) in PEERS.items():
             if row.get(column) and cell.dtype == "bf16" and cell.head_dim == 128:
                 theirs = planned(engine, cell, **options)
@@ -123,21 +108,26 @@ def recorded_points(path: Path, calibration: Calibration) -> Iterator[Point]:
                 yield point(f"{engine}, its own kernel ({family})", cell, row[column] * 1e-6 - once, theirs, said)
 
 
+def cell_of(row: dict[str, Any]) -> Cell:
+    """The cell of a raw row."""
+    return Cell(**{**row["cell"], "lens": tuple(row["cell"]["lens"])})
+
+
 def raw_points(raw: dict[str, Any], calibration: Calibration) -> Iterator[Point]:
-    """The bundled kernel under three rules, and the peers' kernels on their held-out cells."""
+    """The bundled kernel under three rules, and what peers' kernels were measured on cells held out."""
     for row in raw["cells"]:
-        cell, config = Cell(**{**row["cell"], "lens": tuple(row["cell"]["lens"])}), row["config"]
+        cell, config = cell_of(row), row["config"]
         if row["rule"] == "bundled":
             splits = {"split_keys": config["split_value"]} if config["split_rule"] == "size" else {"num_splits": 1}
             launch = planned("bundled", cell, **splits, **tuning(config))
         else:
             launch = planned("bundled", cell, split_policy=row["rule"], **tuning(config))
-        yield point(
-            f"bundled under {row['rule']}", cell, row["seconds"], launch, predict(launch, calibration=calibration)
-        )
-    for row in raw["peers"]:
+        said = predict(launch, calibration=calibration)
+        rule = "its own" if row["rule"] == "bundled" else f"{row['rule']}'s"
+        yield point(f"bundled kernel under {rule} rule", cell, row["seconds"], launch, said)
+    for row in raw.get("peers", ()):
         if row["part"] == "test":
-            cell = Cell(**{**row["cell"], "lens": tuple(row["cell"]["lens"])})
+            cell = cell_of(row)
             engine = "vllm-triton" if row["kernel"].startswith("vllm") else row["kernel"]
             options = {"batch_invariant": True} if row["kernel"].endswith("-2d") else {}
             launch = planned(engine, cell, **options)
@@ -147,7 +137,11 @@ def raw_points(raw: dict[str, Any], calibration: Calibration) -> Iterator[Point]
 
 @dataclass(frozen=True)
 class Sweep:
-    """One cell's best measured launch, and the measured launch nearest to what the model chooses."""
+    """One cell's launches at every split count and tuning, the best of them, and the one chosen by the model.
+
+    chosen_s: the launch that the run chose, measured (twice where the sweep holds it too: the mean). now_s: the launch
+    that the model of this tree chooses, None where the sweep does not hold it.
+    """
 
     cell: str
     best_s: float
@@ -155,6 +149,8 @@ class Sweep:
     chosen_splits: int
     chosen_s: float
     s_star: int
+    now_splits: int
+    now_s: float | None
 
     @property
     def regret(self) -> float:
@@ -162,28 +158,40 @@ class Sweep:
         return self.chosen_s / self.best_s
 
 
+def same_launch(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two configurations launch the same thing."""
+    names = ("num_splits", "split_rule", "split_value", "tile_keys", "warps", "stages")
+    return all(a[name] == b[name] for name in names)
+
+
 def sweeps_of(raw: dict[str, Any], calibration: Calibration) -> Iterator[Sweep]:
     """S_opt against the exhaustive best of each swept cell."""
     by_cell: dict[Cell, list[dict[str, Any]]] = {}
     for row in raw["sweeps"]:
-        cell = Cell(**{**row["cell"], "lens": tuple(row["cell"]["lens"])})
-        by_cell.setdefault(cell, []).append(row)
-    own = {
-        Cell(**{**row["cell"], "lens": tuple(row["cell"]["lens"])}): row["seconds"]
-        for row in raw["cells"]
-        if row["rule"] == "bundled"
-    }
+        by_cell.setdefault(cell_of(row), []).append(row)
+    own = {cell_of(row): row for row in raw["cells"] if row["rule"] == "bundled"}
     for cell, rows in by_cell.items():
         geo = Geometry(cell.q_heads, cell.kv_heads, cell.head_dim)
         found = choose(geo, Batch(cell.lens), kv=KvCache(cell.dtype, 16), gpu=GPU, calibration=calibration, engines=[])
-        best = min(rows, key=lambda r: r["seconds"])
-        tuned = [r for r in rows if tuning(r["config"]) == {
-            "tile_keys": found.tile_keys, "warps": found.warps, "stages": found.stages}]  # fmt: skip
-        near = min(tuned or rows, key=lambda r: abs(np.log(r["config"]["num_splits"] / found.s_opt)))
-        exact = near["config"]["num_splits"] == found.s_opt
-        chosen = near["seconds"] if exact or cell not in own else min(near["seconds"], own[cell])
-        yield Sweep(cell.label, min(best["seconds"], own.get(cell, 1.0)), best["config"]["num_splits"], found.s_opt,
-                    chosen, found.s_star)  # fmt: skip
+        chosen = own[cell]
+        again = [r["seconds"] for r in rows if same_launch(r["config"], chosen["config"])]
+        best = min([*rows, chosen], key=lambda r: r["seconds"])
+        direct = found.s_opt == 1
+        now = {
+            "num_splits": found.s_opt, "split_rule": "count" if direct else "size",
+            "split_value": 1 if direct else found.split_keys, **tuning(vars_of(found)),
+        }  # fmt: skip
+        held = [r["seconds"] for r in [*rows, chosen] if same_launch(r["config"], now)]
+        yield Sweep(
+            cell.label, best["seconds"], best["config"]["num_splits"], chosen["config"]["num_splits"],
+            float(np.mean([chosen["seconds"], *again])), found.s_star, found.s_opt,
+            float(np.mean(held)) if held else None,
+        )  # fmt: skip
+
+
+def vars_of(choice: Any) -> dict[str, int]:
+    """A choice's tuning by name."""
+    return {name: getattr(choice, name) for name in ("tile_keys", "warps", "stages")}
 
 
 def share(values: Sequence[float], q: float | None = None) -> str:
@@ -207,39 +215,57 @@ def explanation(p: Point) -> str:
     return "between latency and bandwidth, where the overlap exponent decides"
 
 
+def summary_row(name: str, points: Sequence[Point]) -> str:
+    """One line of the table."""
+    errors = [p.error for p in points]
+    large = [p.error for p in points if p.kv_bytes >= LARGE_BYTES]
+    inside = np.mean([p.low_s <= p.measured_s <= p.high_s for p in points])
+    baselines = (
+        [p.overhead_plus_bytes_s / p.measured_s - 1 for p in points],
+        [p.roofline_s / p.measured_s - 1 for p in points],
+    )
+    cells = [name, str(len(points)), share(errors), share(errors, 0.5), share(errors, 0.9), share(large)]
+    return f"| {' | '.join([*cells, f'{100 * inside:.0f} %', *map(share, baselines)])} |"
+
+
 def report(points: list[Point], sweeps: list[Sweep], calibration: Calibration, source: str, figures: list[str]) -> str:
     """The report as Markdown."""
-    lines = ["# Predicted against measured on an H200", "", f"Made by `{source}`.", ""]
+    lines = ["# Predicted against measured on an H200", ""]
+    lines += [
+        "Measured by `python tests/benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json` on the"
+    ]
+    lines += [f"GPU (a minute), reported by `{source}`.", ""]
     lines += [f"- calibration: {calibration.label}"]
     lines += [f"- {k}: {v}" for k, v in calibration.environment.items() if isinstance(v, (str, int, float))]
-    lines += ["- cold L2, bf16 and pages of 16 keys unless a cell says otherwise, CUDA graphs; times per layer", ""]
-    lines += ["| what | cells | MAPE | p50 | p90 | KV >= 64 MB | in the interval | overhead + bytes | roofline |"]
+    lines += ["- cold L2, bf16 and pages of 16 keys unless a cell says otherwise, CUDA graphs; times per layer"]
+    lines += [
+        "- held out before fitting, and not looked at while the model was made: `tests/benchmarks/accuracy_cells.py`"
+    ]
+    lines += ["", "| what | cells | MAPE | p50 | p90 | KV >= 64 MB | in the interval | overhead + bytes | roofline |"]
     lines.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for part in dict.fromkeys(p.part for p in points):
-        mine = [p for p in points if p.part == part]
-        inside = np.mean([p.low_s <= p.measured_s <= p.high_s for p in mine])
-        columns: list[Callable[[Point], float]] = [
-            lambda p: p.overhead_plus_bytes_s / p.measured_s - 1,
-            lambda p: p.roofline_s / p.measured_s - 1,
-        ]
-        errors = [p.error for p in mine]
-        large = [p.error for p in mine if p.kv_bytes >= LARGE_BYTES]
-        lines.append(
-            f"| {part} | {len(mine)} | {share(errors)} | {share(errors, 0.5)} | {share(errors, 0.9)} | "
-            f"{share(large)} | {100 * inside:.0f} % | "
-            + " | ".join(share([f(p) for p in mine]) for f in columns)
-            + " |"
-        )
-    if not sweeps:
-        lines += ["", RECORDED_NOTE]
-    if sweeps:
-        regrets = np.array([s.regret for s in sweeps])
-        within = [f"within {b} % in {100 * np.mean(regrets <= 1 + b / 100):.0f} %" for b in (3, 5)]
-        lines += ["", f"S_opt, chosen without running anything, against the best of a sweep ({len(sweeps)} cells): "]
-        lines[-1] += f"{', '.join(within)}, worst {100 * (regrets.max() - 1):.0f} %."
-        lines += ["", "| cell | S* | S_opt | best S | regret |", "|---|---:|---:|---:|---:|"]
-        lines += [f"| {s.cell} | {s.s_star} | {s.chosen_splits} | {s.best_splits} | {s.regret:.3f} |" for s in sweeps]
-    lines += ["", *(f"![{name}]({name})" for name in figures), "", "Worst ten:", ""]
+    ours = [p for p in points if p.part.startswith("bundled")]
+    for part in dict.fromkeys(p.part for p in ours):
+        lines.append(summary_row(part, [p for p in ours if p.part == part]))
+    lines.append(summary_row("all three rules", ours))
+    for family in dict.fromkeys(name for p in ours for name in p.families):
+        lines.append(summary_row(f"of these: {family}", [p for p in ours if family in p.families]))
+    for part in dict.fromkeys(p.part for p in points if p not in ours):
+        lines.append(summary_row(part, [p for p in points if p.part == part]))
+    regrets, now = [s.regret for s in sweeps], [s.now_s / s.best_s for s in sweeps if s.now_s]
+    lines += ["", "## The split count", ""]
+    lines += [
+        f"S_opt, chosen without running anything, against the best of a sweep of every tuning ({len(sweeps)} cells):"
+    ]
+    lines += [
+        f"{within(regrets)}. As this tree chooses (changed after looking at this table, so not held out; {len(now)}"
+    ]
+    lines += [f"cells in whose sweep that launch is): {within(now)}.", ""]
+    lines += ["| cell | S* | S_opt | best S | regret | S_opt now | regret now |", "|---|---:|---:|---:|---:|---:|---:|"]
+    for s in sweeps:
+        today = f"{s.now_s / s.best_s:.3f}" if s.now_s else "-"
+        row = (s.cell, s.s_star, s.chosen_splits, s.best_splits, f"{s.regret:.3f}", s.now_splits, today)
+        lines.append(f"| {' | '.join(map(str, row))} |")
+    lines += ["", *(f"![{name}]({name})" for name in figures), "", "## Worst ten", ""]
     lines += ["| what | cell | S | measured | predicted | error | why |", "|---|---|---:|---:|---:|---:|---|"]
     for p in sorted(points, key=lambda p: -abs(p.error))[:10]:
         lines.append(
@@ -247,6 +273,13 @@ def report(points: list[Point], sweeps: list[Sweep], calibration: Calibration, s
             f"{100 * p.error:+.0f} % | {explanation(p)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def within(regrets: Sequence[float]) -> str:
+    """How often a regret stays within the bars."""
+    array = np.array(regrets)
+    shares = [f"within {b} % in {100 * np.mean(array <= 1 + b / 100):.0f} %" for b in (3, 5)]
+    return f"{', '.join(shares)}, worst {100 * (array.max() - 1):.0f} %"
 
 
 def draw(points: list[Point], output: Path) -> list[str]:
@@ -282,36 +315,113 @@ def draw(points: list[Point], output: Path) -> list[str]:
     return names
 
 
+# Cells whose curves are drawn: label -> title.
+DRAWN = (
+    "32/8 D128 B1 L2500 bf16", "32/8 D128 B1 L33000 bf16", "8/1 D128 B1 L9001 bf16", "8/1 D128 B1 L70001 bf16",
+    "28/4 D128 B9 L7000 bf16", "32/8 D128 ragged B16 bf16",
+)  # fmt: skip
+RULES_DRAWN = {"vllm-triton": "vLLM", "sglang-triton": "SGLang", "flash-attention-3": "FA3", "flashinfer": "FlashInfer"}
+
+
+def draw_curves(raw: dict[str, Any], calibration: Calibration, output: Path) -> str:
+    """Time against S: measured, predicted, S*, S_opt, and each engine's choice on the same kernel."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    figure, grid = plt.subplots(2, 3, figsize=(11, 6.4))
+    cells = {cell_of(row).label: cell_of(row) for row in raw["sweeps"]}
+    for axes, label in zip(grid.flat, DRAWN):
+        cell = cells[label]
+        geo = Geometry(cell.q_heads, cell.kv_heads, cell.head_dim)
+        step, kv = Batch(cell.lens), KvCache(cell.dtype, 16)
+        found = choose(geo, step, kv=kv, gpu=GPU, calibration=calibration, engines=[])
+        rows = [r for r in raw["sweeps"] if cell_of(r) == cell and tuning(r["config"]) == tuning(vars_of(found))]
+        axes.plot(
+            [p.splits for p in found.curve], [p.total_s * 1e6 for p in found.curve],
+            "-", color="tab:blue", linewidth=1, label="predicted",
+        )  # fmt: skip
+        axes.plot(
+            [r["config"]["num_splits"] for r in rows], [r["seconds"] * 1e6 for r in rows],
+            "o", color="black", markersize=3.5, label="measured",
+        )  # fmt: skip
+        axes.axvline(found.s_star, color="tab:grey", linestyle=":", linewidth=1, label="S*")
+        axes.axvline(found.s_opt, color="tab:green", linestyle="--", linewidth=1, label="S_opt")
+        for marker, (engine, name) in zip("sD^v", RULES_DRAWN.items()):
+            theirs = planned(engine, cell)
+            time = predict(theirs, calibration=calibration, kernel="bundled").total_s
+            axes.plot(
+                max(theirs.splits.live), time * 1e6, marker, markersize=6, fillstyle="none", label=f"{name}'s rule"
+            )
+        axes.set(xscale="log", yscale="log", title=label)
+        axes.title.set_fontsize(9)
+        axes.tick_params(labelsize=7, which="both")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("µs a layer", fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("splits", fontsize=8)
+    grid[0, 0].legend(fontsize=6.5, frameon=False)
+    figure.tight_layout()
+    path = output.with_name(f"{output.name}-splits.svg")
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+    return path.name
+
+
+def compact(raw: dict[str, Any]) -> dict[str, Any]:
+    """What of the raw file this report needs: launches by what makes them different."""
+    names = ("num_splits", "split_rule", "split_value", "tile_keys", "warps", "stages")
+
+    def row(r: dict[str, Any]) -> dict[str, Any]:
+        out = {**r, "config": {name: r["config"][name] for name in names}} if "config" in r else dict(r)
+        return {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in out.items() if k != "calls"}
+
+    parts = {part: [row(r) for r in raw.get(part, ())] for part in ("cells", "sweeps", "peers")}
+    return {"environment": raw.get("environment", {}), **parts}
+
+
+def one_a_line(data: dict[str, Any]) -> str:
+    """JSON with a row a line."""
+    text = json.dumps({k: v for k, v in data.items() if k != "raw"}, indent=1)
+    raw = data["raw"]
+    rows = {
+        part: ",\n".join(json.dumps(r, separators=(",", ":")) for r in raw[part])
+        for part in ("cells", "sweeps", "peers")
+    }
+    body = ",\n".join(f'"{part}": [\n{lines}\n]' for part, lines in rows.items())
+    return f'{text[:-2]},\n "raw": {{"environment": {json.dumps(raw["environment"])},\n{body}}}\n}}\n'
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--raw", type=Path, help="from accuracy_measure.py")
-    parser.add_argument("--recorded", type=Path, help="from kernels_vs_peers.py")
+    parser.add_argument("--raw", type=Path, required=True, help="from accuracy_measure.py, or an earlier report's JSON")
+    parser.add_argument("--peers", type=Path, help="from kernels_vs_peers.py")
     parser.add_argument("--calibration", type=Path, help="default: the shipped one")
     parser.add_argument("--output", type=Path, required=True, help="path without ending")
     args = parser.parse_args()
-    if (args.raw is None) == (args.recorded is None):
-        parser.error("give --raw or --recorded")
     calibration = load_calibration(args.calibration, load_gpu(GPU))
-    sweeps: list[Sweep] = []
-    if args.raw:
-        raw = json.loads(args.raw.read_text(encoding="utf-8"))
-        points, sweeps = list(raw_points(raw, calibration)), list(sweeps_of(raw, calibration))
-    else:
-        points = list(recorded_points(args.recorded, calibration))
+    raw = json.loads(args.raw.read_text(encoding="utf-8"))
+    raw = compact(raw.get("raw", raw))
+    points, sweeps = list(raw_points(raw, calibration)), list(sweeps_of(raw, calibration))
+    if args.peers:
+        points += peer_points(args.peers, calibration)
+    given = {**vars(args), "raw": args.output.with_suffix(".json")}  # the report keeps what it needs of the raw file
     source = "python tests/benchmarks/accuracy.py " + " ".join(
-        f"--{name} {value.as_posix()}" for name, value in vars(args).items() if value is not None
+        f"--{name} {value.as_posix()}" for name, value in given.items() if value is not None
     )
-    figures = draw(points, args.output)
+    figures = [*draw(points, args.output), draw_curves(raw, calibration, args.output)]
     text = report(points, sweeps, calibration, source, figures)
     args.output.with_suffix(".md").write_text(text, encoding="utf-8")
     data = {
-        "schema": "decodecalc/accuracy/1",
+        "schema": "decodecalc/accuracy/2",
         "calibration": calibration.label,
         "points": [{**asdict(p), "error": p.error} for p in points],
         "sweeps": [{**asdict(s), "regret": s.regret} for s in sweeps],
+        "raw": raw,
     }
-    args.output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    args.output.with_suffix(".json").write_text(one_a_line(data), encoding="utf-8")
     print(text)
 
 

@@ -33,6 +33,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 
+CROWDED = 198  # blocks beyond which the launcher compiles for crowded SMs (kernels/launch.py), on 132 SMs
 RULES = ("bundled", "vllm-triton", "sglang-triton")
 START = time.time()
 
@@ -105,12 +106,9 @@ def compile_cell(job: tuple[Cell, list[Any], tuple[int, ...] | None]) -> None:
     from decodecalc.verify import microbench as bench
 
     cell, configs, values = job
-    pool = bench.Pool(cell.dtype, cell.head_dim, cell.head_dim, cell.kv_heads, pool_bytes=64 << 20)
-    lens = [64] * max(2, min(len(cell.lens), 2)) if len(cell.lens) > 1 else [64]
-    for config in configs:
-        bench.kernel_calls(
-            pool, config, lens, cell.q_heads, 1, split_values=None if values is None else values[:1] * len(lens)
-        )[0]()
+    pool = bench.Pool(cell.dtype, cell.head_dim, cell.head_dim, cell.kv_heads, pool_bytes=256 << 20)
+    for config in configs:  # as many requests, but short ones: crowded launches compile apart
+        bench.kernel_calls(pool, config, [64] * len(cell.lens), cell.q_heads, 1, split_values=values)[0]()
     bench.torch.cuda.synchronize()
 
 
@@ -279,7 +277,7 @@ def compile_ahead(peers: str | None, gpu: Any, calibration: Any, seconds: float)
     for cell in dict.fromkeys((*CELLS, *SWEPT)):
         for rule in RULES:
             config, values, _ = ruled(cell, rule, gpu, calibration)
-            jobs.append((cell._replace(lens=cell.lens[:2]), [config], values))
+            jobs.append((cell, [config], values))
         if cell in SWEPT:
             launches = [config for config, _ in sweep_launches(cell, gpu, calibration)]
             jobs += [(cell, launches[i::4], None) for i in range(4)]
@@ -304,14 +302,15 @@ def compile_ahead(peers: str | None, gpu: Any, calibration: Any, seconds: float)
 
 
 def unique(jobs: list[Any]) -> list[Any]:
-    """Jobs that compile something new: split counts and lengths do not."""
+    """Jobs that compile something new: split counts and lengths do not, but for what they crowd."""
     seen: set[Any] = set()
     out = []
     for cell, configs, values in jobs:
         new = []
         for config in configs:
             same = config.replace(num_splits=2, split_value=1, split_unit=1) if not config.direct else config
-            key = (cell.q_heads, cell.kv_heads, cell.head_dim, cell.dtype, len(cell.lens) == 1, same)
+            crowded = cell.kv_heads * len(cell.lens) * config.num_splits > CROWDED
+            key = (cell.q_heads, cell.kv_heads, cell.head_dim, cell.dtype, len(cell.lens) == 1, crowded, same)
             if key not in seen:
                 seen.add(key)
                 new.append(config)
