@@ -34,8 +34,8 @@ class Slot(NamedTuple):
 
 
 MOST_IDLE = 1 << 16
-# How long a block without work holds its slot: long enough to be placed, and little more. One ragged batch of verify's
-# standard suite at 15 split counts: within 8 % at 0.05 tiles, 34 % off at 0.5 (reports/h200/verify.json).
+# How long a block without work holds its slot: long enough to be placed, and little more. The ragged batch of verify's
+# standard suite at 15 split counts on an H200: within 10 % at 0.05 tiles, up to 34 % off at 0.5.
 IDLE_TILES = 0.05
 
 

@@ -38,7 +38,7 @@ MOST_SPLITS = 1024  # a merge of more states than this was never worth it on any
 MERGE_DIMS = 128  # output elements of one merge block (decodecalc_kernels LaunchConfig.merge_dims)
 SCHEDULED = 8  # split lengths of a ragged step that are worked out block by block
 CLOSE = 1.001  # times this near count as equal
-NOT_CLOSE = 1.01
+NOT_CLOSE = 1.01  # what was not worked out block by block stays this far from the best that was
 _FINE, _STEP = 32, 1.06  # every count up to 32, then steps of 6 %
 
 
