@@ -62,10 +62,7 @@ def occupancy_arrays(batches: Batches, found: Launches, gpu: Gpu) -> Occupancy:
     launched, live = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     for kernel in found.kernels:
         if kernel.role == "stage1":
-            blocks = np.ones(1, dtype=np.int64)
-            for extent in kernel.grid:
-                blocks = blocks * extent
-            launched = np.where(kernel.when, blocks, launched)
+            launched = np.where(kernel.when, kernel.launched_blocks, launched)
             live = np.where(kernel.when, kernel.live_blocks, live)
     return _occupancy(launched, live, found.unsplit(batches), gpu.sm_count)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from itertools import pairwise
@@ -173,27 +173,27 @@ def shipped_calibration(name: str) -> Calibration:
         return parse_calibration(json.load(file), f"shipped {name}", lazy=True)
 
 
-class _Entries(Mapping[Variant, Values]):
-    """Variants of a file, each parsed on first use."""
+class OnDemand(Mapping[Variant, Values]):
+    """Each variant's parameters, made from its source when they are first asked for: a prediction needs a few of more
+    than a hundred."""
 
-    def __init__(self, rows: list[dict[str, Any]], where: str) -> None:
-        self._rows = {_variant(row, where): row for row in rows}
-        self._where = where
+    def __init__(self, sources: Mapping[Variant, Any], make: Callable[[Variant, Any], Values]) -> None:
+        self._sources, self._make = sources, make
         self._found: dict[Variant, Values] = {}
 
     def __getitem__(self, variant: Variant) -> Values:
         if variant not in self._found:
-            self._found[variant] = _variant_values(self._rows[variant], self._where)
+            self._found[variant] = self._make(variant, self._sources[variant])
         return self._found[variant]
 
     def __contains__(self, variant: object) -> bool:
-        return variant in self._rows
+        return variant in self._sources
 
     def __iter__(self) -> Iterator[Variant]:
-        return iter(self._rows)
+        return iter(self._sources)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._sources)
 
 
 def read_calibration(path: str) -> Calibration:
@@ -234,10 +234,13 @@ def parse_calibration(data: Any, where: str = "calibration", lazy: bool = False)
     rows = data.get("variants")
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{where}: variants must be a list of at least one")
-    variants: Mapping[Variant, Values] = _Entries(rows, f"{where}: variants") if lazy else {
-        _variant(entry, f"{where}: variants[{i}]"): _variant_values(entry, f"{where}: variants[{i}]")
-        for i, entry in enumerate(rows)
-    }  # fmt: skip
+    places = [f"{where}: variants[{i}]" for i in range(len(rows))]
+    sources = [(_variant(entry, place), (entry, place)) for entry, place in zip(rows, places)]
+    variants: Mapping[Variant, Values] = (
+        OnDemand(dict(sources), lambda _, source: _variant_values(*source))
+        if lazy
+        else {variant: _variant_values(*source) for variant, source in sources}
+    )
     environment = data.get("environment")
     return Calibration(
         gpu=gpu,

@@ -10,15 +10,7 @@ from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.tuning import (
-    Tuning,
-    curve_times,
-    curve_work,
-    gathered,
-    path_rates,
-    scheduled_times,
-    tune,
-)
+from decodecalc.cost.tuning import Tuning, gathered, path_rates, split_curve, tune
 from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
@@ -126,7 +118,7 @@ class Choice:
 
     def time_at(self, splits: int) -> float:
         """Predicted time at the launchable count nearest below or at `splits`."""
-        return max((p for p in self.curve if p.splits <= splits), key=lambda p: p.splits, default=self.curve[0]).total_s
+        return _time_at(self.curve, splits)
 
 
 def choose(
@@ -155,7 +147,6 @@ def choose(
     curve = time_curve(geo, batch, cache, device, variant, known, l2=l2)
     unsplit = sum(geo.kv_heads * cdiv(q * geo.group, best.rows) for n, q in zip(batch.seq_lens, batch.q_lens) if n)
     s_star = cdiv(device.sm_count, max(unsplit, 1))
-    at_star = max((p for p in curve if p.splits <= s_star), key=lambda p: p.splits, default=curve[0])
     found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best)
     return Choice(
         s_star=s_star,
@@ -166,7 +157,7 @@ def choose(
         warps=best.warps,
         stages=best.stages,
         total_s=best.total_s,
-        s_star_s=at_star.total_s,
+        s_star_s=_time_at(curve, s_star),
         unsplit_s=curve[0].total_s,
         l2=l2,
         calibration=known.label,
@@ -180,15 +171,17 @@ def time_curve(
     geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, variant: Variant, calibration: Calibration, *, l2: str = "cold"
 ) -> tuple[CurvePoint, ...]:
     """Predicted time against every distinct split count of one variant, ascending."""
-    rates, steps, rows = path_rates(calibration, gpu, variant, kv, l2), gathered(batch), variant.rows
-    counts, sizes, work = curve_work(geo, steps, kv, variant.tile_keys, rows)
-    total = curve_times(work, rates)
-    if not batch.is_uniform:
-        total = scheduled_times(geo, steps, variant.tile_keys, rows, rates, sizes, work, total)
+    rates = path_rates(calibration, gpu, variant, kv, l2)
+    counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, variant.rows)
     points: dict[int, Any] = {}
     for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
         points.setdefault(s, CurvePoint(s, size, t))
     return tuple(points[s] for s in sorted(points))
+
+
+def _time_at(curve: tuple[CurvePoint, ...], splits: int) -> float:
+    """The curve's time at its last count that is not above `splits`."""
+    return max((p for p in curve if p.splits <= splits), key=lambda p: p.splits, default=curve[0]).total_s
 
 
 def _engines(given: Sequence[tuple[Policy, str | None]] | None) -> Sequence[tuple[Policy, str | None]]:

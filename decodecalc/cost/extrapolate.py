@@ -13,10 +13,9 @@ Kernels for another architecture may be other kernels: the interval widens three
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from decodecalc.cost.calibration import Calibration, Values
+from decodecalc.cost.calibration import Calibration, OnDemand, Values
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Value, Variant
 from decodecalc.cost.rates import latencies
 from decodecalc.cost.variants import tile_bytes
@@ -42,34 +41,12 @@ def extrapolate(base: Calibration, gpu: Gpu) -> Calibration:
             "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
         },
         parameters=scale.values(base.parameters),
-        variants=_Scaled(scale, base),
+        variants=OnDemand(base.variants, lambda variant, values: scale.variant(variant, values, base)),
         date=base.date,
         protocol=base.protocol,
         environment=base.environment,
         extrapolated_from=str(base.gpu["name"]),
     )
-
-
-class _Scaled(Mapping[Variant, Values]):
-    """Every variant of a calibration, scaled when it is asked for: a prediction needs a few of more than a hundred."""
-
-    def __init__(self, scale: _Scale, base: Calibration) -> None:
-        self._scale, self._base = scale, base
-        self._found: dict[Variant, Values] = {}
-
-    def __getitem__(self, variant: Variant) -> Values:
-        if variant not in self._found:
-            self._found[variant] = self._scale.variant(variant, self._base.variants[variant], self._base)
-        return self._found[variant]
-
-    def __contains__(self, variant: object) -> bool:
-        return variant in self._base.variants
-
-    def __iter__(self) -> Iterator[Variant]:
-        return iter(self._base.variants)
-
-    def __len__(self) -> int:
-        return len(self._base.variants)
 
 
 class _Scale:

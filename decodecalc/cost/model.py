@@ -29,6 +29,7 @@ and H100 (reports/public-backtest.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from math import log2
 from typing import Any
@@ -148,20 +149,21 @@ def merge_time(rows: Any, splits: Any, rates: Rates) -> Any:
 def in_table(
     rows: Any,
     splits: Any,
-    row_knots: tuple[float, ...],
-    split_knots: tuple[float, ...],
-    table: tuple[tuple[float, ...], ...],
+    row_knots: Sequence[float],
+    split_knots: Sequence[float],
+    table: Sequence[float],
 ) -> Any:
-    """The table's value: between its knots by straight lines, beyond the last along the last line."""
+    """The table's value (its numbers row by row): between its knots by straight lines, beyond the last along the last
+    line."""
     i, u = _place(rows, row_knots)
     j, v = _place(splits, split_knots)
-    values = np.array(table)
+    values = np.reshape(table, (len(row_knots), len(split_knots)))
     low = values[i, j] * (1 - v) + values[i, j + 1] * v
     high = values[i + 1, j] * (1 - v) + values[i + 1, j + 1] * v
     return np.maximum(low * (1 - u) + high * u, 0.0)
 
 
-def _place(x: Any, knots: tuple[float, ...]) -> tuple[Any, Any]:
+def _place(x: Any, knots: Sequence[float]) -> tuple[Any, Any]:
     """The knot below each x, and how far it lies towards the next one (beyond 1 past the last, 0 before the first)."""
     k = np.asarray(knots)
     i = np.clip(np.searchsorted(k, x, side="right") - 1, 0, len(k) - 2)

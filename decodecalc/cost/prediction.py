@@ -14,10 +14,10 @@ from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.schedule import MOST_IDLE, Blocks, Slot, launch_order, ragged_bodies, timeline
-from decodecalc.cost.tuning import MERGE_DIMS, default_variant, row_block
+from decodecalc.cost.schedule import Blocks, Slot, cut_tiles, idle_matter, launch_order, ragged_bodies, timeline
+from decodecalc.cost.tuning import STATE_SCALARS, default_variant, pick, row_block
 from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, on_path, resolve, wanted_variant
-from decodecalc.cost.work import STATE_SCALARS, on_bundled, scheduler_kernels, work_of
+from decodecalc.cost.work import on_bundled, scheduler_kernels, work_of
 from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.errors import InputError
 from decodecalc.intmath import cdiv, distinct
@@ -184,19 +184,17 @@ def _stands_in(found: Resolved, engine: str, kernel: str) -> Resolved:
 
 
 def _on_bundled(plan: LaunchPlan, tile: int, rows: int) -> LaunchPlan:
-    """The plan's splits on the bundled kernel: its own tile, rows, sharing of KV heads, grid and merge."""
+    """The plan's splits on the bundled kernel's stage 1: its own tile, rows, sharing of KV heads, grid and states."""
     geo = plan.geometry
     row_blocks = tuple(cdiv(q * geo.group, rows) for q in plan.batch.q_lens)
     columns = tuple(geo.kv_heads * b for b in row_blocks)
     launched = max(0 if plan.shared_slots else plan.splits.launched, *plan.splits.live) if plan.is_split else 1
     grid = (geo.kv_heads * max(row_blocks), plan.batch.size, launched)
     live = sum(c * w for c, w in zip(columns, plan.splits.working))
-    merge_grid = (plan.batch.max_q_len * geo.q_heads, plan.batch.size, cdiv(geo.v_dim, MERGE_DIMS))
     stage1 = KernelLaunch("stage1_kernel", "stage1", grid, None, live, tile)
-    merge = KernelLaunch("merge_kernel", "merge", merge_grid, None, plan.batch.query_tokens * geo.q_heads)
     return replace(
         plan,
-        kernels=(stage1, merge) if plan.is_split else (stage1,),
+        kernels=(stage1,) if plan.merge is None else (stage1, plan.merge),
         blocks_per_split=columns,
         tile_keys=tile,
         block_rows=rows,
@@ -311,19 +309,12 @@ def _bodies(work: Work, batches: Batches, found: Launches, tile_keys: int, rates
     """Closed form for one request class, a list schedule for every other step."""
     if batches.is_single_class:
         return uniform_bodies(work, rates)
-    steps = np.arange(batches.n) if isinstance(where, slice) else where
-    n = len(steps)
-    single = [_take(work, np.array([i]), n) for i in range(n)]
+    steps = np.arange(batches.n)[where]
     found_bodies = [
-        ragged_bodies(_tiles_of_step(batches, found, tile_keys, step), _numbers(one), rates)
-        for step, one in zip(steps.tolist(), single)
+        ragged_bodies(_tiles_of_step(batches, found, tile_keys, step), pick(work, i), rates)
+        for i, step in enumerate(steps.tolist())
     ]
     return Bodies(*(np.array([float(getattr(b, f.name)) for b in found_bodies]) for f in fields(Bodies)))
-
-
-def _numbers(work: Work) -> Work:
-    """Work of one step, its one-element arrays as numbers."""
-    return Work(**{f.name: np.asarray(getattr(work, f.name)).reshape(-1)[0].item() for f in fields(Work)})
 
 
 def _tiles_of_step(batches: Batches, found: Launches, tile_keys: int, n: int) -> Any:
@@ -340,10 +331,8 @@ def _tiles_of_step(batches: Batches, found: Launches, tile_keys: int, n: int) ->
     columns = at(found.blocks_per_split) * counts
     depth = int(working.max(initial=0))
     launched = int(np.broadcast_to(np.asarray(found.launched), (batches.n,))[n])
-    idle = not found.shared_slots and launched * int(columns.sum()) <= MOST_IDLE
-    i = np.arange(max(depth, launched) if idle else depth)[:, None]
-    keys = np.where(i < working, np.clip(read - i * size, 0, size), 0)  # [splits, R]
-    tiles = np.repeat((-(-keys // tile_keys)).reshape(-1), np.tile(columns, len(i)))
+    idle = idle_matter(found.shared_slots, launched, columns)
+    tiles = cut_tiles(read, size, working, columns, tile_keys, max(depth, launched) if idle else depth)
     return tiles if idle else tiles[tiles > 0]
 
 

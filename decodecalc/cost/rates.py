@@ -27,7 +27,8 @@ class Rates:
     """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative.
 
     latency_s: what a tile takes apart from its share of the bandwidth, at each of `blocks`; starts_s: a start at each
-    of `blocks`, for each of START_TILES. merge_s[i, j]: a merge of merge_rows[i] rows and merge_splits[j] splits.
+    of `blocks`, for each of START_TILES. merge_s: a merge, for every one of merge_rows all of
+    merge_splits.
     """
 
     sm_count: int
@@ -47,7 +48,7 @@ class Rates:
     starts_s: tuple[tuple[float, ...], ...]
     merge_rows: tuple[float, ...]
     merge_splits: tuple[float, ...]
-    merge_s: tuple[tuple[float, ...], ...]
+    merge_s: tuple[float, ...]
     warm: bool
     half_width: float
 
@@ -77,9 +78,8 @@ def make_rates(
     if stream and "launch_stream_s" not in used:
         raise InputError("this calibration has no launch_stream_s: predictions for eager launches need it")
     peak = gpu.peak_flop_per_s(dtype).flop_per_s
-    blocks, columns = used["blocks"].curve, len(used["merge_splits"].curve)
+    blocks = used["blocks"].curve
     exponent, bandwidth = max(value("overlap_exponent"), 1.0), value("hbm_sustained_bytes_per_s")
-    table = used["merge_s"].curve
     rates = Rates(
         sm_count=gpu.sm_count,
         slots=gpu.sm_count * slots_per_sm,
@@ -98,7 +98,7 @@ def make_rates(
         starts_s=tuple(used[name].curve for name in STARTS),
         merge_rows=used["merge_rows"].curve,
         merge_splits=used["merge_splits"].curve,
-        merge_s=tuple(table[i : i + columns] for i in range(0, len(table), columns)),
+        merge_s=used["merge_s"].curve,
         warm=l2 == "warm",
         half_width=value("residual_p90") * (1.0 if found.exact else WIDER_INTERPOLATED),
     )

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from decodecalc.cost.model import Bodies, FloatArray, Shares, Work, block_time, latency, shares_of, wave_time
 from decodecalc.cost.rates import Rates
+from decodecalc.intmath import IntArray, cdiv
 from decodecalc.launch import LaunchPlan
-
-IntArray = npt.NDArray[np.int64]
 
 
 class Slot(NamedTuple):
@@ -56,7 +55,7 @@ def launch_order(plan: LaunchPlan) -> Blocks:
     tile, requests = plan.tile_keys, plan.batch.size
     columns = np.array(plan.blocks_per_split, dtype=np.int64)
     depth = max(map(len, plan.splits.keys), default=0)
-    idle = not plan.shared_slots and plan.splits.launched * int(columns.sum()) <= MOST_IDLE
+    idle = idle_matter(plan.shared_slots, plan.splits.launched, columns)
     tiles = np.zeros((max(depth, plan.splits.launched if idle else 0), requests), dtype=np.int64)
     for r, ranges in enumerate(plan.splits.keys):
         read, skipped = plan.keys_read[r], plan.splits.live[r] - plan.splits.working[r]
@@ -64,7 +63,7 @@ def launch_order(plan: LaunchPlan) -> Blocks:
             if i >= skipped and end > start and read > 0:
                 # With a window, what lies before it is skipped: the first working splits may be cut.
                 keys = end - max(start, min(plan.batch.seq_lens[r] - read, end - 1))
-                tiles[i, r] = -(-keys // tile)
+                tiles[i, r] = cdiv(keys, tile)
     split, request = (x.reshape(-1) for x in np.indices(tiles.shape))
     each = columns[request]
     blocks = Blocks(*(np.repeat(x, each) for x in (tiles.reshape(-1), request, split)))
@@ -72,6 +71,19 @@ def launch_order(plan: LaunchPlan) -> Blocks:
         return blocks
     working = blocks.tiles > 0
     return Blocks(*(x[working] for x in blocks))
+
+
+def idle_matter(shared_slots: bool, launched: int, columns: IntArray) -> bool:
+    """Whether blocks without work take places of their own. columns: of each request in a split [R]."""
+    return not shared_slots and launched * int(columns.sum()) <= MOST_IDLE
+
+
+def cut_tiles(keys: IntArray, size: Any, working: Any, columns: IntArray, tile_keys: int, splits: int) -> IntArray:
+    """Tiles of every block in launch order (0: nothing to do) of a regular partition: requests [R] of so many keys,
+    the first `working` of their `splits` splits of so many keys each, every one by so many blocks (columns)."""
+    i = np.arange(splits)[:, None]
+    cut = np.where(i < working, np.clip(keys - i * size, 0, size), 0)  # [splits, R]
+    return np.repeat(cdiv(cut, tile_keys).reshape(-1), np.tile(columns, splits))
 
 
 class Schedule(NamedTuple):
@@ -124,25 +136,38 @@ def list_schedule(durations: FloatArray, slots: int) -> Schedule:
     return found
 
 
+class _Run(NamedTuple):
+    """Stage 1 as scheduled: the schedule in tiles, seconds at some of its times, and what they come to.
+
+    real_s, at edges [E + 1]: without the refills.
+    """
+
+    schedule: Schedule
+    edges: FloatArray
+    real_s: FloatArray
+    bodies: Bodies
+
+
 def ragged_bodies(tiles: IntArray, work: Work, rates: Rates) -> Bodies:
     """Stage 1 of one step whose blocks have these tiles, in launch order; `work` is that step's (numbers)."""
+    return _run(tiles, work, rates).bodies if (tiles > 0).any() else Bodies(0.0, 0.0, 0.0)
+
+
+def _run(tiles: IntArray, work: Work, rates: Rates) -> _Run:
+    """The list schedule of blocks of which at least one has something to do."""
     working = tiles > 0
     n = int(working.sum())
-    if n == 0:
-        return Bodies(0.0, 0.0, 0.0)
     load = _Load(float(tiles[working].mean()), float(work.rows), shares_of(work, rates), rates)
-    edges, running, fullest = progress(list_schedule(_durations(tiles), rates.slots), working, rates)
-    waves, fraction = -(-n // rates.slots), max(n / rates.slots, 1.0)
-    scheduled = float((np.diff(edges) * load.tile_s(running, fullest)).sum()) + rates.refill_s * (waves - 1)
+    found = list_schedule(np.where(working, tiles, IDLE_TILES), rates.slots)
+    edges, running, fullest = progress(found, working, rates)
+    real = np.concatenate([[0.0], np.cumsum(np.diff(edges) * load.tile_s(running, fullest))])
+    waves, fraction = cdiv(n, rates.slots), max(n / rates.slots, 1.0)
+    scheduled = float(real[-1]) + rates.refill_s * (waves - 1)
     refill = rates.refill_s * (fraction - 1)
     side_by_side, total = float(min(n, rates.slots)), float(tiles.sum())
     even = total / side_by_side * load.tile_s(side_by_side)
     bare = total / side_by_side * load.tile_s(side_by_side, compute=False)
-    return Bodies(max(scheduled, even + refill), even + refill, bare + refill)
-
-
-def _durations(tiles: IntArray) -> FloatArray:
-    return np.where(tiles > 0, tiles, IDLE_TILES)
+    return _Run(found, edges, real, Bodies(max(scheduled, even + refill), even + refill, bare + refill))
 
 
 def timeline(blocks: Blocks, work: Work, rates: Rates) -> Iterator[Slot]:
@@ -150,11 +175,8 @@ def timeline(blocks: Blocks, work: Work, rates: Rates) -> Iterator[Slot]:
     working = blocks.tiles > 0
     if not working.any():
         return
-    load = _Load(float(blocks.tiles[working].mean()), float(work.rows), shares_of(work, rates), rates)
-    found = list_schedule(_durations(blocks.tiles), rates.slots)
-    edges, running, fullest = progress(found, working, rates)
-    real = np.concatenate([[0.0], np.cumsum(np.diff(edges) * load.tile_s(running, fullest))])
-    real *= ragged_bodies(blocks.tiles, work, rates).scheduled_s / real[-1]  # refills spread over the whole
+    found, edges, real, bodies = _run(blocks.tiles, work, rates)
+    real = real * (bodies.scheduled_s / real[-1])  # refills spread over the whole
     start, end = (np.interp(np.array(times), edges, real)[working].tolist() for times in (found.start, found.end))
     slot = np.array(found.slot)[working].tolist()
     rows = zip(slot, start, end, blocks.request[working].tolist(), blocks.split[working].tolist())

@@ -23,7 +23,7 @@ from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.schedule import ragged_bodies
+from decodecalc.cost.schedule import cut_tiles, ragged_bodies
 from decodecalc.cost.variants import BUNDLED, SPLIT, on_path, resolve, tile_elements, wanted_variant
 from decodecalc.engines.arrays import Batches, visible_start
 from decodecalc.intmath import IntArray, cdiv
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
 
 MOST_SPLITS = 1024  # a merge of more states than this was never worth it on any GPU modelled
-MERGE_DIMS = 128  # output elements of one merge block (decodecalc_kernels LaunchConfig.merge_dims)
+STATE_SCALARS = 2  # running max and running sum beside each output vector in the bundled kernel's partial states
 SCHEDULED = 8  # split lengths of a ragged step that are worked out block by block
 CLOSE = 1.001  # times this near count as equal
 NOT_CLOSE = 1.01  # what was not worked out block by block stays this far from the best that was
@@ -75,8 +75,9 @@ def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, rows: i
             abs(v.head_dim + v.head_dim_v - wanted.head_dim - wanted.head_dim_v),
         )
 
-    nearest = min(map(unlike, own), default=None)
-    tunings = dict.fromkeys((v.tile_keys, v.warps, v.stages) for v in own if unlike(v) == nearest)
+    distances = [(unlike(v), v) for v in own]
+    nearest = min((d for d, _ in distances), default=None)
+    tunings = dict.fromkeys((v.tile_keys, v.warps, v.stages) for d, v in distances if d == nearest)
     return tuple(wanted._replace(tile_keys=t, warps=w, stages=s) for t, w, s in tunings)
 
 
@@ -120,10 +121,7 @@ def fastest(
     splits, size, which = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     for i, variant in enumerate(tried):
         both = path_rates(known, gpu, variant, kv, l2)
-        counts, sizes, work = curve_work(geo, batches, kv, variant.tile_keys, rows, candidates)
-        total = curve_times(work, both)
-        if not batches.is_single_class:
-            total = scheduled_times(geo, batches, variant.tile_keys, rows, both, sizes, work, total)
+        counts, sizes, total = split_curve(geo, batches, kv, both, variant.tile_keys, rows, candidates)
         # Candidates ascend: the first that is close enough has the fewest splits.
         at = np.argmax(total <= CLOSE * total.min(axis=1, keepdims=True), axis=1)[:, None]
         found = np.take_along_axis(total, at, 1)[:, 0]
@@ -135,7 +133,7 @@ def fastest(
     return Fastest(splits, size, which, best, tried)
 
 
-def scheduled_times(
+def _scheduled_times(
     geo: Geometry,
     batches: Batches,
     tile_keys: int,
@@ -158,21 +156,14 @@ def scheduled_times(
         for size in list(dict.fromkeys(sizes[n, order].tolist()))[:SCHEDULED]:
             same = np.flatnonzero(sizes[n] == size)
             one = pick(work, n, int(same[0]))
-            tiles = cut_tiles(keys[n], columns[n], size, tile_keys)
+            depth = max(cdiv(int(keys[n].max(initial=0)), size), 1)
+            tiles = cut_tiles(keys[n], size, depth, columns[n], tile_keys, depth)
             path = rates.split if one.is_split else rates.unsplit
             out[n, same] = step_terms(one, ragged_bodies(tiles, one, path), path).total_s
             worked_out[same] = True
         least = out[n, worked_out].min()
         out[n, ~worked_out] = np.maximum(out[n, ~worked_out], NOT_CLOSE * least)
     return out
-
-
-def cut_tiles(keys: IntArray, columns: IntArray, size: int, tile_keys: int) -> IntArray:
-    """Tiles of every block in launch order, for requests [R] of so many keys and blocks a split, cut into splits of one
-    size. Where a request has fewer splits than the longest one, its blocks there have nothing to do (0)."""
-    i = np.arange(max(cdiv(int(keys.max(initial=0)), size), 1))[:, None]
-    tiles = cdiv(np.clip(keys - i * size, 0, size), tile_keys)
-    return np.repeat(tiles.reshape(-1), np.tile(columns, len(i)))
 
 
 def pick(work: Work, *at: int) -> Work:
@@ -209,14 +200,16 @@ def split_curve(
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """Splits of the longest request, keys per split and predicted time of every step and candidate: three [N, C].
 
-    Candidates that round to the same split length give the same launch, and the same time. Ragged steps go by their
-    mean block.
+    Candidates that round to the same split length give the same launch, and the same time.
     """
-    counts, sizes, work = curve_work(geo, batches, kv, tile_keys, rows, candidates)
-    return counts, sizes, curve_times(work, rates)
+    counts, sizes, work = _curve_work(geo, batches, kv, tile_keys, rows, candidates)
+    total = _curve_times(work, rates)
+    if not batches.is_single_class:
+        total = _scheduled_times(geo, batches, tile_keys, rows, rates, sizes, work, total)
+    return counts, sizes, total
 
 
-def curve_times(work: Work, rates: PathRates) -> FloatArray:
+def _curve_times(work: Work, rates: PathRates) -> FloatArray:
     """Predicted time of work [N, C], each on the kernel of its path."""
     split = np.asarray(work.is_split)
     total = step_terms(work, uniform_bodies(work, rates.split), rates.split).total_s
@@ -226,7 +219,7 @@ def curve_times(work: Work, rates: PathRates) -> FloatArray:
     return np.asarray(total)
 
 
-def curve_work(
+def _curve_work(
     geo: Geometry, batches: Batches, kv: KvCache, tile_keys: int, rows: int, candidates: IntArray | None = None
 ) -> tuple[IntArray, IntArray, Work]:
     """Splits of the longest request, keys per split and work of every step and candidate, [N, C] each."""
@@ -263,7 +256,7 @@ def curve_work(
         is_split=split,
         live_splits=counts,
         rows=np.minimum(batches.max_q_len * geo.group, rows)[:, None],
-        merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + 2) * PARTIAL_BYTES, 0),
+        merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + STATE_SCALARS) * PARTIAL_BYTES, 0),
         merge_rows=np.reshape(batches.query_tokens, (-1, 1)) * geo.q_heads,
     )
     return counts, size, work

@@ -9,7 +9,7 @@ import numpy as np
 
 from decodecalc.analysis.traffic import traffic_arrays
 from decodecalc.cost.model import Work
-from decodecalc.cost.tuning import MERGE_DIMS
+from decodecalc.cost.tuning import STATE_SCALARS
 from decodecalc.engines.arrays import Batches, KernelArray, Launches
 from decodecalc.intmath import cdiv
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
     from decodecalc.kvcache import KvCache
 
-STATE_SCALARS = 2  # running max and running sum of the bundled kernel's partial states
 # Engines whose scheduler kernel serves a whole step (SGLang: get_num_kv_splits in init_forward_metadata).
 ONCE_A_STEP = ("sglang-triton",)
 
@@ -51,7 +50,7 @@ def work_of(
         hbm_bytes=moved.kv_read_bytes,
         requested_bytes=np.maximum(moved.kv_requested_bytes, moved.kv_read_bytes),
         flop=tiles_total * (np.asarray(tile)[:, 0] * rows) * (2.0 * (geo.head_dim + geo.v_dim)),
-        launched_blocks=_launched(found, "stage1", n),
+        launched_blocks=_launched(found, n),
         is_split=is_split,
         live_splits=batches.largest(_per_request(found.partials(), batches)),
         merge_bytes=moved.partial_read_bytes,
@@ -67,19 +66,15 @@ def scheduler_kernels(engine: str, kernels: Any) -> int:
 
 
 def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int, rows: int) -> Launches:
-    """The same splits on the bundled kernel: its tile, rows, sharing of KV heads, grid and merge."""
+    """The same splits on the bundled kernel's stage 1: its tile, rows, sharing of KV heads, grid and states."""
     row_blocks = cdiv(batches.q_lens * geo.group, rows)
     most = batches.largest(_per_request(found.live, batches))
     launched = most if found.shared_slots else np.maximum(found.launched, most)
     splits = np.where(found.is_split, launched, 1)
     grid = (geo.kv_heads * batches.largest(row_blocks), batches.batch, splits)
-    merge_grid = (batches.max_q_len * geo.q_heads, batches.batch, cdiv(geo.v_dim, MERGE_DIMS))
     return replace(
         found,
-        kernels=(
-            KernelArray("stage1_kernel", "stage1", grid, None, None, tile_keys),
-            KernelArray("merge_kernel", "merge", merge_grid, None, None, when=found.is_split),
-        ),
+        kernels=(KernelArray("stage1_kernel", "stage1", grid, None, None, tile_keys),),
         blocks_per_split=geo.kv_heads * row_blocks,
         tile_keys=tile_keys,
         block_rows=rows,
@@ -90,15 +85,10 @@ def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int,
     )
 
 
-def _launched(found: Launches, role: str, n: int) -> Any:
-    total: Any = 0
-    for kernel in found.kernels:
-        if kernel.role == role:
-            blocks: Any = np.broadcast_to(np.asarray(kernel.when, dtype=bool), (n,)).astype(np.int64)
-            for extent in kernel.grid:
-                blocks = blocks * extent
-            total = total + blocks
-    return total
+def _launched(found: Launches, n: int) -> Any:
+    """Stage-1 blocks of every step [N], those without work too."""
+    stages = [kernel for kernel in found.kernels if kernel.role == "stage1"]
+    return sum((np.where(k.when, k.launched_blocks, 0) for k in stages), np.zeros(n, dtype=np.int64))
 
 
 def _per_request(value: Any, batches: Batches) -> Any:

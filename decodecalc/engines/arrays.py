@@ -113,6 +113,14 @@ class KernelArray:
     tile_keys: Any = None
     when: Any = True
 
+    @property
+    def launched_blocks(self) -> Any:
+        """Blocks in the grid, where it is launched."""
+        blocks: Any = 1
+        for extent in self.grid:
+            blocks = blocks * extent
+        return blocks
+
 
 @record
 class Launches:

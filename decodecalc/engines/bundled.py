@@ -5,7 +5,8 @@ tiles, so that long requests get more splits and every block does the same work.
 another engine's and everything else (tile, rows, warps, stages, merge) stays the bundled kernel's: what that rule
 costs, told apart from what that engine's kernel costs.
 
-Grid (KV heads x row blocks, requests, splits); merge grid (query tokens x query heads, requests, value dims / 128).
+Grid (KV heads x row blocks, requests, splits); merge grid (query tokens x query heads, requests, value dims / 128), as
+LaunchConfig's defaults have it: `decodecalc_kernels.heuristic.merge_shape` may give a block more rows and fewer dims.
 Source: kernels/launch.py, kernels/config.py of this repository.
 """
 
@@ -28,7 +29,7 @@ from decodecalc.record import record
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-STATE_SCALARS = 2  # running max and running sum beside each output vector
+MERGE_DIMS = 128  # output elements of one merge block (decodecalc_kernels LaunchConfig.merge_dims)
 MOST_GRID_SPLITS = 65535  # grid axis z
 
 
@@ -76,7 +77,7 @@ class Bundled(Policy):
         version: PolicyVersion,
     ) -> Launches:
         """The rule on arrays. GateError for a tile that the kernel cannot have."""
-        from decodecalc.cost.tuning import MERGE_DIMS, row_block
+        from decodecalc.cost.tuning import STATE_SCALARS, row_block
 
         _check(options)
         rows = row_block(geo, int(batches.max_q_len.max(initial=1)))

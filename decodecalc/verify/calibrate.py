@@ -274,10 +274,7 @@ def _lookup(merge: Mapping[str, list[float]]) -> Callable[[int, int], float]:
     """Seconds of a merge by rows and splits, as the time model reads the table."""
     from decodecalc.cost.model import in_table
 
-    columns = len(merge["merge_splits"])
-    table = tuple(tuple(merge["merge_s"][i : i + columns]) for i in range(0, len(merge["merge_s"]), columns))
-    rows, splits = tuple(merge["merge_rows"]), tuple(merge["merge_splits"])
-    return lambda r, s: float(in_table(r, s, rows, splits, table))
+    return lambda r, s: float(in_table(r, s, merge["merge_rows"], merge["merge_splits"], merge["merge_s"]))
 
 
 def _samples(found: Mapping[str, Any]) -> dict[str, Any]:

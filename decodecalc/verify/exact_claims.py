@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from decodecalc.analysis.traffic import PARTIAL_BYTES, traffic
+from decodecalc.cost.tuning import STATE_SCALARS
 from decodecalc.verify.claims import FAIL, PASS, Finding, Quantity, exact, skip
 from decodecalc.verify.execution import predicted_kernels
 from decodecalc.verify.trial import Trial
@@ -14,7 +15,6 @@ from decodecalc.verify.trial import Trial
 # accumulation. The interpreter truncates weights to bf16 instead of rounding them, which doubles that part at least.
 BOUNDS = {"bf16": 3e-3, "fp16": 8e-4, "fp32": 5e-5, "fp8": 3e-3}
 INTERPRETER_FACTOR = 3.0
-STATE_SCALARS = 2  # the bundled kernel keeps a maximum and a sum beside each output
 MOST_REQUESTS = 16  # checked against the reference; a larger batch is sampled, shortest and longest included
 
 

@@ -16,7 +16,9 @@ import torch
 import triton
 import triton.language as tl
 
+from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.cost.parameters import Variant
+from decodecalc.cost.tuning import STATE_SCALARS
 from decodecalc.cost.variants import SPLIT
 from decodecalc.intmath import cdiv, round_up
 from decodecalc.verify.derive import LONG, MANY, TILES, StageTimes, knots, wave_points
@@ -405,7 +407,8 @@ def merge_probes(pool: Pool) -> dict[tuple[int, int], float]:
     found = {}
     for rows in MERGE_ROWS:
         for splits in MERGE_SPLITS:
-            if splits > MERGE_SPLITS[1] and rows * splits * (pool.v_dim + 2) * 4 > MOST_STATE_BYTES:
+            state_bytes = rows * splits * (pool.v_dim + STATE_SCALARS) * PARTIAL_BYTES
+            if splits > MERGE_SPLITS[1] and state_bytes > MOST_STATE_BYTES:
                 continue
             shape = merge_shape(splits, rows, pool.v_dim)
             config = LaunchConfig(num_splits=splits, split_rule="size", split_value=pool.page, **shape)

@@ -48,27 +48,18 @@ def shape_of(cell: Cell) -> tuple[Geometry, Batch, KvCache]:
     return Geometry(cell.q_heads, cell.kv_heads, cell.head_dim), Batch(cell.lens), KvCache(cell.dtype, 16)
 
 
-def variant_fields(variant: Any) -> dict[str, Any]:
-    """LaunchConfig fields of a variant."""
-    return {n: getattr(variant, n) for n in ("rows", "warps", "stages")} | {"tile_keys": variant.tile_keys}
-
-
 def sized(cell: Cell, variant: Any, splits: int, split_keys: int) -> Any:
     """The launch of splits of one length."""
-    from decodecalc_kernels import LaunchConfig
-    from decodecalc_kernels.heuristic import merge_shape
+    from decodecalc.verify.microbench import split_config, unsplit_config
 
     if splits == 1:
-        return LaunchConfig(**variant_fields(variant))
-    merge = merge_shape(splits, len(cell.lens) * cell.q_heads, cell.head_dim)
-    return LaunchConfig(
-        num_splits=splits, split_rule="size", split_value=split_keys, **variant_fields(variant), **merge
-    )
+        return unsplit_config(variant)
+    return split_config(variant, splits, split_keys, len(cell.lens) * cell.q_heads, cell.head_dim)
 
 
 def ruled(cell: Cell, rule: str, gpu: Any, calibration: Any) -> tuple[Any, tuple[int, ...] | None, Any]:
     """(launch, split values, variant) of the bundled kernel under a rule."""
-    from decodecalc_kernels import LaunchConfig
+    from decodecalc.verify.microbench import unsplit_config
     from decodecalc_kernels.heuristic import merge_shape
 
     geo, batch, kv = shape_of(cell)
@@ -78,14 +69,16 @@ def ruled(cell: Cell, rule: str, gpu: Any, calibration: Any) -> tuple[Any, tuple
         return sized(cell, best, best.splits, best.split_keys), None, best
     variant = default_variant(calibration, geo, kv, rows)
     found = plan(rule, geo, batch, kv=kv, gpu=gpu)
+    unsplit = unsplit_config(variant)
     if not found.is_split:
-        return LaunchConfig(**variant_fields(variant)), None, variant
+        return unsplit, None, variant
     count = found.splits.launched
     merge = merge_shape(count, len(cell.lens) * cell.q_heads, cell.head_dim)
-    more = {"num_splits": count, **variant_fields(variant), **merge}
     if rule == "vllm-triton":
-        return LaunchConfig(split_rule="count", split_value=count, split_unit=found.tile_keys, **more), None, variant
-    return LaunchConfig(split_rule="counts", split_unit=32, **more), found.splits.requested, variant
+        counted = {"split_rule": "count", "split_value": count, "split_unit": found.tile_keys}
+        return unsplit.replace(num_splits=count, **counted, **merge), None, variant
+    own = unsplit.replace(num_splits=count, split_rule="counts", split_unit=32, **merge)
+    return own, found.splits.requested, variant
 
 
 def sweep_launches(cell: Cell, gpu: Any, calibration: Any) -> list[tuple[Any, Any]]:

@@ -148,7 +148,7 @@ def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
         starts_s=(fixed,) * 3,
         merge_rows=(1.0, 2.0),
         merge_splits=(1.0, 1025.0),
-        merge_s=((merge, most), (merge, most)),
+        merge_s=(merge, most) * 2,
         warm=True,
         half_width=0.0,
     )

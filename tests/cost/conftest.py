@@ -27,7 +27,7 @@ RATES = {
     "starts_s": ((1e-6, 1.5e-6, 2e-6), (1e-6, 2e-6, 3e-6), (1e-6, 2.5e-6, 4e-6)),
     "merge_rows": (8.0, 512.0),
     "merge_splits": (2.0, 64.0),
-    "merge_s": ((1.2e-6, 2e-6), (1.5e-6, 4e-6)),
+    "merge_s": (1.2e-6, 2e-6, 1.5e-6, 4e-6),
     "warm": False,
     "half_width": 0.1,
 }

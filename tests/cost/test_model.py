@@ -55,7 +55,7 @@ def rate_sets(draw: Any) -> Rates:
         starts_s=(low, tuple(1.5 * x for x in low), tuple(2 * x for x in low)),
         merge_rows=(8.0, 512.0),
         merge_splits=(2.0, 64.0),
-        merge_s=tuple(sorted(draw(st.lists(rising(times).map(lambda x: x[:2]), min_size=2, max_size=2)))),
+        merge_s=sum(sorted(draw(st.lists(rising(times).map(lambda x: x[:2]), min_size=2, max_size=2))), ()),
         warm=draw(st.booleans()),
         half_width=0.1,
     )

@@ -19,7 +19,7 @@ BASE: dict[str, Any] = {
     "sm_count": 4, "slots": 8, "launch_s": 0, "launch_block_s": 0, "gap_s": 0, "hbm_bytes_per_s": 1.0,
     "l2_bytes_per_s": 3.0, "l2_capacity_bytes": 1e6, "peak_flop_per_s": 1e15, "exponent": 2.0, "refill_s": 0.25,
     "row_s": 0, "blocks": (1.0, 4.0, 40.0), "latency_s": (0.5, 1.0, 5.0), "starts_s": ((0.0, 0.0, 0.0),) * 3,
-    "merge_rows": (1.0, 2.0), "merge_splits": (1.0, 2.0), "merge_s": ((0.0, 0.0), (0.0, 0.0)), "warm": False,
+    "merge_rows": (1.0, 2.0), "merge_splits": (1.0, 2.0), "merge_s": (0.0,) * 4, "warm": False,
     "half_width": 0,
 }  # fmt: skip
 rate_sets = st.builds(
