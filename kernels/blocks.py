@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+# Output elements beyond which a merge is about bytes (wide blocks), and up to which about its latency (narrow ones).
+MANY_MERGED = 400_000
+FEW_MERGED = 32_768
+MOST_MERGED = 512  # states a step
+
 
 def cdiv(a: int, b: int) -> int:
     """a / b rounded up."""
@@ -24,9 +31,42 @@ def key_blocks(head_dim: int) -> tuple[int, int]:
     return first, max(16, next_power_of_2(rest)) if rest else 0
 
 
+def rows_by_eights(rows: int, q_rows: int) -> int:
+    """Rows of a block that are compiled as used, of `rows`: where one block takes all `q_rows` query rows (query tokens
+    x heads of a group), only so many eights, a tensor core's step. Groups of 1 to 8 heads so share one kernel.
+
+    >>> rows_by_eights(16, 4), rows_by_eights(16, 12), rows_by_eights(64, 71)
+    (8, 16, 64)
+    """
+    return min(rows, 8 * cdiv(q_rows, 8))
+
+
 def default_rows(q_len: int, group: int, v_dim: int) -> int:
     """Query rows per block: the packed rows, at least 16 (tensor cores), at most 64, and what fp32 accumulators allow:
     64 rows × 512 elements take 128 registers of each of 256 threads.
     """
     limit = max(16, min(64, 32768 // next_power_of_2(v_dim)))
     return min(limit, max(16, next_power_of_2(q_len * group)))
+
+
+def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
+    """Merge fields of a LaunchConfig for `rows` output rows (tokens · query heads).
+
+    All states of a row in one step, up to 512: a step waits for its loads before the next one's begin, half a
+    microsecond each. Many small blocks with 16 to 64 elements a thread: each has little to wait for.
+    """
+    width = max(16, next_power_of_2(v_dim))
+    many = rows * v_dim > MANY_MERGED
+    if num_splits <= 2 and many:
+        return {"merge_rows": 4, "merge_splits": 2, "merge_dims": min(256, width), "merge_warps": 1}
+    if num_splits <= 4 and not many:
+        splits = 2 if num_splits <= 2 else 4
+        return {"merge_splits": splits, "merge_dims": min(512 // splits, width), "merge_warps": 1}
+    if num_splits <= 8:
+        return {"merge_rows": 4, "merge_splits": 8, "merge_dims": min(64 if many else 32, width), "merge_warps": 1}
+    if num_splits <= 16:
+        return {"merge_rows": 4, "merge_splits": 16, "merge_dims": min(64, width), "merge_warps": 2}
+    splits = min(next_power_of_2(num_splits), MOST_MERGED)
+    few = rows * v_dim <= FEW_MERGED
+    dims = 64 if splits == 32 and not few else 16 if splits == MOST_MERGED else 32
+    return {"merge_splits": splits, "merge_dims": min(dims, width), "merge_warps": max(splits * dims // 2048, 1)}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import log2
 from typing import Any
 
-from decodecalc_kernels.blocks import cdiv, default_rows, next_power_of_2
+from decodecalc_kernels.blocks import cdiv, default_rows, merge_shape, next_power_of_2
 from decodecalc_kernels.config import LaunchConfig
 
 # Bytes of keys and values per tile: 64 keys of 128 + 128 bf16 elements. Larger tiles hold fewer blocks per SM.
@@ -21,34 +21,15 @@ TILE_BYTES = 32768
 # Up to this many tiles per SM, one tile a block; up to MANY_TILES two blocks an SM; beyond, all slots.
 FEW_TILES = 2
 MANY_TILES = 16
-MAX_SPLITS = 1024  # a merge block reads 512 states a step
+MAX_SPLITS = 1024  # two steps of a merge
 # Resident blocks per SM of the two kernels for much to read, on 227 KiB of shared memory and 64 Ki registers:
 SLOTS_DEEP = 3  # three stages of 32 KiB, two warps: 72 KiB of shared memory
 SLOTS_SHALLOW = 4  # two stages, four warps: 104 registers of 128 threads; also FP8, whose tiles are half as large
 SLOTS_WIDE = 2  # wider keys
 WIDE_KEY_BYTES = 512
-# Output elements from which a merge of two states is about bytes: wide blocks.
-MANY_MERGED = 400_000
 # Share of the slots that must be filled for an unsplit launch, and by how much more a longer grid must fill them.
 GOOD_FILL = 0.9
 BETTER_FILL = 0.01
-
-
-def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
-    """Merge fields of a LaunchConfig for `rows` output rows (tokens · query heads).
-
-    Blocks of one warp with up to 64 elements a thread: many small ones, each with little to wait for. Few splits: four
-    rows a block; many: 64 states a step, and only as many steps as the request has live splits.
-    """
-    width = max(16, next_power_of_2(v_dim))
-    if num_splits <= 2:
-        dims = 256 if rows * v_dim > MANY_MERGED else 64
-        return {"merge_rows": 4, "merge_splits": 2, "merge_dims": min(dims, width), "merge_warps": 1}
-    if num_splits <= 16:
-        splits = 8 if num_splits <= 8 else 16
-        return {"merge_rows": 4, "merge_splits": splits, "merge_dims": min(64, width), "merge_warps": splits // 8}
-    splits = 32 if num_splits <= 32 else 64
-    return {"merge_splits": splits, "merge_dims": min(2048 // splits, width), "merge_warps": 1}
 
 
 def wave_fill(blocks: int, slots: int) -> float:

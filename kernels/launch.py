@@ -9,7 +9,7 @@ from functools import cache
 import torch
 import triton.language as tl
 
-from decodecalc_kernels.blocks import cdiv, key_blocks, next_power_of_2
+from decodecalc_kernels.blocks import cdiv, key_blocks, next_power_of_2, rows_by_eights
 from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import merge_kernel
 from decodecalc_kernels.stage1 import stage1_kernel
@@ -209,7 +209,9 @@ def decode_attention(
     pdl = config.pdl if pdl_supported(q.device) else "none"
     rows_used = config.rows_used or config.rows
     row_blocks = cdiv(q_len * group, rows_used)
-    splits = (split_values, config.split_value, config.split_unit, config.num_splits)
+    rows_used = rows_by_eights(rows_used, q_len * group)
+    # A rule that reads no value of each request gets some other array: the kernels are the same.
+    splits = (seq_lens if split_values is None else split_values, rule, config.split_value, config.split_unit)
     strides = (
         q.stride(0), q.stride(1),
         k_cache.stride(0), k_cache.stride(1), k_cache.stride(2),
@@ -243,16 +245,17 @@ def decode_attention(
             k_scale if k_tensor else None, v_scale if v_tensor else None, record,
             scale_k / softcap if softcap else scale_k * LOG2E, softcap * LOG2E,
             1.0 if v_tensor else float(v_scale),
-            splits[1], splits[2], splits[3], requests, *strides,
+            *splits[1:], config.num_splits, requests, group, q_heads, *strides,
             0 if flat else page_table.stride(0),
-            GROUP=group, KV_HEADS=kv_heads, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
+            ROW_BLOCKS=row_blocks, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
             SHARED_KV=shared, SAME_LAYOUT=same_layout,
             WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat,
-            RULE=rule, WINDOW=window, CLAMP=clamp, SOFTCAP=bool(softcap),
+            WINDOW=window, CLAMP=clamp, SOFTCAP=bool(softcap),
             TILE=config.tile_keys, ROWS=config.rows, ROWS_USED=rows_used, STAGES=config.stages,
             COMPUTE=compute, OPERAND=tl.float32 if _INTERPRETED else compute, P_PARTS=config.p_parts,
             DIRECT=direct, FUSED=fused,
-            MERGE_ROWS=next_power_of_2(min(rows_used, q_len * group)), MERGE_SPLITS=config.merge_splits,
+            MERGE_ROWS=next_power_of_2(min(rows_used, q_len * group)) if fused else 0,
+            MERGE_SPLITS=config.merge_splits if fused else 0,
             RECORD=record is not None, ON_CUDA=on_cuda, PDL=pdl != "none", LATE=crowded and direct,
             num_warps=config.warps, num_stages=config.stages, **options,
         )  # fmt: skip
@@ -261,9 +264,9 @@ def decode_attention(
         options = {"launch_pdl": True} if pdl != "none" else {}
         merge_kernel[(cdiv(q_len * q_heads, config.merge_rows), requests, cdiv(v_dim, dims))](
             *states, out, lse, seq_lens, query_start, splits[0], sinks, v_scale if v_tensor else None,
-            1.0 if v_tensor else float(v_scale), splits[1], splits[2], splits[3], q_heads,
+            1.0 if v_tensor else float(v_scale), *splits[1:], config.num_splits, q_heads,
             out.stride(0), out.stride(1),
-            Q_LEN=q_len, RULE=rule, WINDOW=window, CLAMP=clamp, D_V=v_dim, ROWS=config.merge_rows,
+            Q_LEN=q_len, WINDOW=window, CLAMP=clamp, D_V=v_dim, ROWS=config.merge_rows,
             SPLITS=config.merge_splits, DIMS=dims, PDL=pdl != "none", LATE=crowded,
             num_warps=config.merge_warps, num_stages=1, **options,
         )  # fmt: skip

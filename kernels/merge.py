@@ -43,7 +43,8 @@ live_splits = on_device(live.live_splits)
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
 
-# How a request's split length is found on the device (launch.SPLIT_RULES).
+# How a request's split length is found on the device (launch.SPLIT_RULES). No compile-time constant of the kernels: one
+# kernel, with one speed, serves all rules.
 BY_SIZE = tl.constexpr(0)  # one length for all: a launch argument
 BY_COUNT = tl.constexpr(1)  # one count for all: a launch argument
 BY_COUNTS = tl.constexpr(2)  # a count per request: a device array
@@ -51,17 +52,16 @@ BY_SIZES = tl.constexpr(3)  # a length per request: a device array
 
 
 @triton.jit
-def split_keys_for(request, keys, split_values_ptr, split_value, split_unit, RULE: tl.constexpr):
-    """Keys per split of `request`, whose partition covers `keys` keys."""
-    if RULE == BY_SIZE:
-        return split_value
-    elif RULE == BY_COUNT:
-        return split_keys_of(keys, split_value, split_unit)
-    elif RULE == BY_COUNTS:
+def split_keys_for(request, keys, split_values_ptr, rule, split_value, split_unit):
+    """Keys per split of `request`, whose partition covers `keys` keys. `split_values_ptr` is read by rules of one value
+    a request only."""
+    value = split_value
+    if (rule == BY_COUNTS) | (rule == BY_SIZES):
+        value = tl.load(split_values_ptr + request)
+    if (rule == BY_COUNT) | (rule == BY_COUNTS):
         # A count of 0 (a padded row) means nothing is split: one split.
-        return split_keys_of(keys, tl.maximum(tl.load(split_values_ptr + request), 1), split_unit)
-    else:
-        return tl.load(split_values_ptr + request)
+        value = split_keys_of(keys, tl.maximum(value, 1), split_unit)
+    return value
 
 
 @triton.jit
@@ -118,7 +118,7 @@ def load_sink(sinks_ptr, head, valid, HAS_SINKS: tl.constexpr):
         return tl.zeros_like(head).to(tl.float32) + float("-inf")
 
 
-@triton.jit(do_not_specialize=["num_splits", "split_value", "split_unit"])
+@triton.jit(do_not_specialize=["rule", "num_splits", "split_value", "split_unit", "q_heads"])
 def merge_kernel(
     part_out_ptr,
     part_max_ptr,
@@ -131,6 +131,7 @@ def merge_kernel(
     sinks_ptr,
     v_scale_ptr,
     v_scale,
+    rule,
     split_value,
     split_unit,
     num_splits,
@@ -138,7 +139,6 @@ def merge_kernel(
     out_stride_token,
     out_stride_head,
     Q_LEN: tl.constexpr,
-    RULE: tl.constexpr,
     WINDOW: tl.constexpr,
     CLAMP: tl.constexpr,
     D_V: tl.constexpr,
@@ -160,7 +160,7 @@ def merge_kernel(
         token0 = request * Q_LEN
         q_len = Q_LEN
     keys = seq_len - first_key(seq_len, q_len, WINDOW, CLAMP)
-    split_keys = split_keys_for(request, keys, split_values_ptr, split_value, split_unit, RULE)
+    split_keys = split_keys_for(request, keys, split_values_ptr, rule, split_value, split_unit)
     num_live = tl.minimum(live_splits(keys, split_keys), num_splits)
     valid = row < q_len * q_heads
     head = row % q_heads

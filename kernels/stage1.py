@@ -1,7 +1,7 @@
 """Stage 1 of split-K decode attention: each block walks one split's keys and leaves a partial softmax state.
 
 One block = one (KV head, block of query rows, request, split). Query rows are (token, head of the group) pairs packed
-token-major: row r is token r // GROUP, head r % GROUP, so one pass over the keys serves a whole group and all query
+token-major: row r is token r // group, head r % group, so one pass over the keys serves a whole group and all query
 tokens. The loop is the online softmax in base 2: scores times log2 e, 2^x instead of e^x.
 
 What happens at the end of a block:
@@ -143,6 +143,16 @@ def prefetch_l2(pointers):
 
 
 @triton.jit
+def in_register(x, ON_CUDA: tl.constexpr):
+    """x itself, in a register of each thread. A loop bound that the compiler knows to be the same in all threads is
+    compared once for the warp, and the result then moved to a predicate again for every load of a tile."""
+    if ON_CUDA:
+        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        return x
+
+
+@triton.jit
 def to_compute(q, COMPUTE: tl.constexpr):
     """Queries in the matrix products' type; into fp16 with its range enforced rather than infinities."""
     if tl.float16 == COMPUTE and q.dtype != tl.float16:
@@ -157,26 +167,44 @@ def product(a, b, acc, OPERAND: tl.constexpr):
 
 
 @triton.jit
+def token_of(row, group, Q_LEN: tl.constexpr):
+    """Which of its request's tokens a row is. `group`, the query heads of a KV head, is no compile-time constant: one
+    kernel, with one speed, serves all."""
+    if Q_LEN == 1:
+        return row * 0
+    else:
+        return row // group
+
+
+@triton.jit
+def head_of(row, group, Q_LEN: tl.constexpr):
+    """Which of its KV head's query heads a valid row is."""
+    if Q_LEN == 1:
+        return row
+    else:
+        return row % group
+
+
+@triton.jit
 def write_empty(
-    out_ptr, lse_ptr, row0, token0, q_len, kv_head, stride_token, stride_head,
-    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, ROWS: tl.constexpr, ROWS_USED: tl.constexpr,
-    D_V: tl.constexpr, DV_BLOCK: tl.constexpr,
+    out_ptr, lse_ptr, row0, token0, q_len, kv_head, group, q_heads, stride_token, stride_head,
+    Q_LEN: tl.constexpr, ROWS: tl.constexpr, ROWS_USED: tl.constexpr, D_V: tl.constexpr, DV_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The output of rows without keys: 0, log-sum-exp -inf."""
     i = tl.arange(0, ROWS)
     row = row0 + i
-    valid = (i < ROWS_USED) & (row < q_len * GROUP)
-    head = kv_head * GROUP + row % GROUP
-    token = (token0 + row // GROUP).to(tl.int64)
+    valid = (i < ROWS_USED) & (row < q_len * group)
+    head = kv_head * group + head_of(row, group, Q_LEN)
+    token = (token0 + token_of(row, group, Q_LEN)).to(tl.int64)
     d = tl.arange(0, DV_BLOCK)
     at = token[:, None] * stride_token + head[:, None] * stride_head + d[None, :]
     zeros = tl.zeros([ROWS, DV_BLOCK], out_ptr.dtype.element_ty)
     tl.store(out_ptr + at, zeros, mask=valid[:, None] & (d < D_V)[None, :])
     if lse_ptr is not None:
-        tl.store(lse_ptr + token * (KV_HEADS * GROUP) + head, tl.full([ROWS], float("-inf"), tl.float32), mask=valid)
+        tl.store(lse_ptr + token * q_heads + head, tl.full([ROWS], float("-inf"), tl.float32), mask=valid)
 
 
-@triton.jit(do_not_specialize=["num_splits", "split_value", "split_unit", "requests"])
+@triton.jit(do_not_specialize=["rule", "num_splits", "split_value", "split_unit", "requests", "group", "q_heads"])
 def stage1_kernel(
     q_ptr,  # [tokens, q_heads, D]
     k_ptr,  # [pages, page, kv_heads, D]
@@ -191,7 +219,7 @@ def stage1_kernel(
     table_ptr,  # [requests, pages per request], or the flat index list
     indptr_ptr,  # [requests + 1]; FLAT only
     query_start_ptr,  # [requests + 1] or None: q_len is Q_LEN everywhere
-    split_values_ptr,  # [requests] counts or sizes; rules BY_COUNTS, BY_SIZES
+    split_values_ptr,  # [requests] counts or sizes; read under rules BY_COUNTS, BY_SIZES
     sinks_ptr,  # [q_heads] or None
     k_scale_ptr,
     v_scale_ptr,  # one element each, or None
@@ -199,10 +227,13 @@ def stage1_kernel(
     scale_log2,  # softmax scale · log2 e (with SOFTCAP: the softmax scale / cap)
     softcap_log2,  # cap · log2 e
     v_scale,
+    rule,
     split_value,
     split_unit,
     num_splits,
     requests,
+    group,  # query heads of a KV head
+    q_heads,
     q_stride_token,
     q_stride_head,
     k_stride_page,
@@ -214,8 +245,7 @@ def stage1_kernel(
     out_stride_token,
     out_stride_head,
     table_stride,
-    GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
+    ROW_BLOCKS: tl.constexpr,  # of a KV head
     Q_LEN: tl.constexpr,  # the longest
     D: tl.constexpr,
     D1: tl.constexpr,  # K is read as two blocks, elements [0, D1) and [D1, D1 + D2): 96 = 64 + 32 without padding
@@ -229,7 +259,6 @@ def stage1_kernel(
     PAGE: tl.constexpr,
     PAGE_SHIFT: tl.constexpr,  # log2 of PAGE, -1 when it is no power of two
     FLAT: tl.constexpr,
-    RULE: tl.constexpr,
     WINDOW: tl.constexpr,  # keys a token sees, itself included; 0 is all
     CLAMP: tl.constexpr,  # the partition starts at the window, not at key 0
     SOFTCAP: tl.constexpr,
@@ -249,8 +278,7 @@ def stage1_kernel(
     PDL: tl.constexpr,
     LATE: tl.constexpr,  # let the next launch's blocks come when this one's loops end, not when they begin
 ):
-    """Grid (KV_HEADS · row blocks, requests, splits); extra values of axis 1 exit at once."""
-    ROW_BLOCKS: tl.constexpr = (Q_LEN * GROUP + ROWS_USED - 1) // ROWS_USED
+    """Grid (KV heads · row blocks, requests, splits); extra values of axis 1 exit at once."""
     kv_head = tl.program_id(0) // ROW_BLOCKS
     row_block = tl.program_id(0) % ROW_BLOCKS
     request = tl.program_id(1)
@@ -277,9 +305,9 @@ def stage1_kernel(
         q_len = Q_LEN
     begin = first_key(seq_len, q_len, WINDOW, CLAMP)
     keys_total = seq_len - begin
-    split_keys = split_keys_for(request, keys_total, split_values_ptr, split_value, split_unit, RULE)
+    split_keys = split_keys_for(request, keys_total, split_values_ptr, rule, split_value, split_unit)
     row0 = row_block * ROWS_USED
-    has_rows = row0 < q_len * GROUP
+    has_rows = row0 < q_len * group
     if DIRECT:
         # The only split of an empty request must still write its zeros.
         alive = has_rows
@@ -289,8 +317,8 @@ def stage1_kernel(
         if FUSED:  # noqa: SIM102 (known at compile time)
             if has_rows & (split == 0):  # an empty request: nobody will merge it, so its zeros are written here
                 write_empty(
-                    out_ptr, lse_ptr, row0, token0, q_len, kv_head, out_stride_token, out_stride_head,
-                    GROUP, KV_HEADS, ROWS, ROWS_USED, D_V, DV_BLOCK,
+                    out_ptr, lse_ptr, row0, token0, q_len, kv_head, group, q_heads, out_stride_token,
+                    out_stride_head, Q_LEN, ROWS, ROWS_USED, D_V, DV_BLOCK,
                 )  # fmt: skip
         if RECORD:
             record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
@@ -302,6 +330,7 @@ def stage1_kernel(
         start = begin + split * split_keys
         end = split_end(start, split_keys, seq_len)
     start = walk_start(start, seq_len, q_len, WINDOW, TILE)
+    end = in_register(end, ON_CUDA)
 
     # ---- first page numbers and the queries
     if FLAT:
@@ -318,19 +347,20 @@ def stage1_kernel(
         prefetch_l2(table_row + tl.minimum(line, tl.maximum(page_index(end - 1, PAGE, PAGE_SHIFT, FLAT), 0)))
 
     i = tl.arange(0, ROWS)
-    row = row0 + i
-    row_valid = (i < ROWS_USED) & (row < q_len * GROUP)
-    head = kv_head * GROUP + row % GROUP
-    token = token0 + row // GROUP
+    # Rows past the last repeat it and are not stored: a mask would cost a predicate throughout the loop.
+    row = tl.minimum(row0 + i, q_len * group - 1)
+    head = kv_head * group + head_of(row, group, Q_LEN)
+    token = token0 + token_of(row, group, Q_LEN)
     # Row r sees keys up to its own token's place.
-    limit = seq_len - q_len + 1 + row // GROUP  # [ROWS] end of visible keys
+    limit = seq_len - q_len + 1 + token_of(row, group, Q_LEN)  # [ROWS] end of visible keys
     d1 = tl.arange(0, D1)
     q_rows = q_ptr + token.to(tl.int64) * q_stride_token + head * q_stride_head
-    q1 = to_compute(tl.load(q_rows[:, None] + d1[None, :], mask=row_valid[:, None], other=0.0), COMPUTE)  # [ROWS, D1]
+    used = (i < ROWS_USED)[:, None]
+    q1 = to_compute(tl.load(q_rows[:, None] + d1[None, :], mask=used, other=0.0), COMPUTE)  # [ROWS, D1]
     if D2 > 0:
         d2 = D1 + tl.arange(0, D2)
-        mask2 = row_valid[:, None] & (d2 < D)[None, :]
-        q2 = to_compute(tl.load(q_rows[:, None] + d2[None, :], mask=mask2, other=0.0), COMPUTE)  # [ROWS, D2]
+        used2 = used & (d2 < D)[None, :]
+        q2 = to_compute(tl.load(q_rows[:, None] + d2[None, :], mask=used2, other=0.0), COMPUTE)  # [ROWS, D2]
     d_v = tl.arange(0, DV_BLOCK)
     k_base = k_ptr + kv_head.to(tl.int64) * k_stride_head
     v_base = v_ptr + kv_head.to(tl.int64) * v_stride_head
@@ -384,17 +414,21 @@ def stage1_kernel(
         s = product(q1, tl.trans(k1.to(COMPUTE)), tl.zeros([ROWS, TILE], tl.float32), OPERAND)  # [ROWS, TILE]
         if D2 > 0:
             s = product(q2, tl.trans(k2.to(COMPUTE)), s, OPERAND)
-        s *= scale_log2
         if SOFTCAP:
-            # cap · tanh(score / cap), with tanh(x) = 1 - 2 / (1 + e^2x); s holds x
-            s = softcap_log2 * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * s)))
+            # cap · tanh(score / cap), with tanh(x) = 1 - 2 / (1 + e^2x) of x = score / cap
+            s = softcap_log2 * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * (s * scale_log2))))
+        elif UNEVEN:
+            s *= scale_log2
+        else:
+            # Scaled and masked in one: an infinity to add for keys past the end.
+            s = s * scale_log2 + tl.where(valid, 0.0, float("-inf"))[None, :]
         if UNEVEN:
             see = valid[None, :] & (keys[None, :] < limit[:, None])
             if WINDOW > 0:
                 see = see & (keys[None, :] >= limit[:, None] - WINDOW)
-        else:
-            see = valid[None, :]
-        s = tl.where(see, s, float("-inf"))
+            s = tl.where(see, s, float("-inf"))
+        elif SOFTCAP:
+            s = tl.where(valid[None, :], s, float("-inf"))
         m_new = tl.maximum(m, tl.max(s, 1))
         if UNEVEN:
             m_ref = tl.where(m_new == float("-inf"), 0.0, m_new)  # nothing seen yet: keep 2^(-inf - x) = 0
@@ -429,10 +463,14 @@ def stage1_kernel(
     sums = tl.sum(sums, 1)  # [ROWS]
     if V_PAIRS:
         acc = tl.reshape(tl.join(acc, acc_odd), [ROWS, DV_BLOCK])
+    row_valid = (i < ROWS_USED) & (row0 + i < q_len * group)
+    if ROWS > 64:  # rows anew rather than kept through the loop, where they would be spilled
+        row = row0 + i
+        head = kv_head * group + head_of(row, group, Q_LEN)
+        token = token0 + token_of(row, group, Q_LEN)
     token_row = token.to(tl.int64)
     v_mask = row_valid[:, None] & (d_v < D_V)[None, :]
     out_at = out_ptr + token_row[:, None] * out_stride_token + head[:, None] * out_stride_head + d_v[None, :]
-    q_heads: tl.constexpr = KV_HEADS * GROUP
     if DIRECT:
         if v_scale_ptr is not None:
             v_scale *= tl.load(v_scale_ptr)
@@ -460,9 +498,9 @@ def stage1_kernel(
                 tl.store(counter, 0)  # ready for the next launch (or graph replay)
                 j = tl.arange(0, MERGE_ROWS)
                 mrow = row0 + j
-                mvalid = (j < ROWS_USED) & (mrow < q_len * GROUP)
-                mhead = kv_head * GROUP + mrow % GROUP
-                mtoken = (token0 + mrow // GROUP).to(tl.int64)
+                mvalid = (j < ROWS_USED) & (mrow < q_len * group)
+                mhead = kv_head * group + head_of(mrow, group, Q_LEN)
+                mtoken = (token0 + token_of(mrow, group, Q_LEN)).to(tl.int64)
                 msink = load_sink(sinks_ptr, mhead, mvalid, sinks_ptr is not None)
                 merged, lse = merge_rows(
                     (mtoken * q_heads + mhead) * num_splits, mvalid, msink,

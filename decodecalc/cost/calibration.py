@@ -1,6 +1,6 @@
 """A calibration: the parameters of one GPU, with who measured them, when and how. Loaded from JSON, or shipped.
 
-File format (schema `decodecalc/calibration/2`): `gpu` (identity), `environment` (driver, clocks, library versions),
+File format (schema `decodecalc/calibration/3`): `gpu` (identity), `environment` (driver, clocks, library versions),
 `date`, `protocol`, `parameters` {name: {value, spread, provenance, note}} and `variants`, a list of objects with the
 fields of `Variant` and `values` of the same form; the value of a curve is a list. Units are those of
 `parameters.DEVICE` and `.VARIANT`: SI.
@@ -35,7 +35,7 @@ from decodecalc.record import record
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-SCHEMA = "decodecalc/calibration/2"
+SCHEMA = "decodecalc/calibration/3"
 SHIPPED = ("calibration_h200.json",)  # in decodecalc/data
 MAX_FILE_BYTES = 16 << 20
 _DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")

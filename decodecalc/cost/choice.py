@@ -10,7 +10,7 @@ from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.tuning import Tuning, gathered, path_rates, split_curve, tune
+from decodecalc.cost.tuning import Tuning, gathered, path_rates, row_block, split_curve, tune, used_rows
 from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
@@ -143,7 +143,8 @@ def choose(
     device, cache = load_gpu(gpu), kv or Cache()
     known = calibration or load_calibration(gpu=device)
     best = tune(geo, batch, cache, device, known, l2=l2)
-    variant = _variant_of(best, geo, cache)
+    rows = used_rows(geo, batch.max_q_len)
+    variant = wanted_variant(BUNDLED, geo, cache, best.tile_keys, rows, best.warps, best.stages)
     curve = time_curve(geo, batch, cache, device, variant, known, l2=l2)
     unsplit = sum(geo.kv_heads * cdiv(q * geo.group, best.rows) for n, q in zip(batch.seq_lens, batch.q_lens) if n)
     s_star = cdiv(device.sm_count, max(unsplit, 1))
@@ -172,7 +173,8 @@ def time_curve(
 ) -> tuple[CurvePoint, ...]:
     """Predicted time against every distinct split count of one variant, ascending."""
     rates = path_rates(calibration, gpu, variant, kv, l2)
-    counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, variant.rows)
+    rows = row_block(geo, batch.max_q_len)
+    counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, rows)
     points: dict[int, Any] = {}
     for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
         points.setdefault(s, CurvePoint(s, size, t))
@@ -190,10 +192,6 @@ def _engines(given: Sequence[tuple[Policy, str | None]] | None) -> Sequence[tupl
     from decodecalc.engines import load_policies
 
     return load_policies(["all"])
-
-
-def _variant_of(best: Tuning, geo: Geometry, kv: KvCache) -> Variant:
-    return wanted_variant(BUNDLED, geo, kv, best.tile_keys, best.rows, best.warps, best.stages)
 
 
 @record

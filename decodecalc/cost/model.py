@@ -1,18 +1,20 @@
 """The time model: how long one layer's launches take, for whole arrays of steps.
 
     T      = launch + stage 1 + (gap + merge, when split)
-    stage1 = start(blocks, tiles) + W(slots) for every full wave + W(blocks left) for the last one + refill for each
-             after the first
+    stage1 = start(blocks, tiles) + W(slots) for every full wave + W(blocks left) for the last one + refill times the
+             share of the slots that are taken over (2.5 waves: 1.5)
     W(k)   = (w(k)**p + (k · stream)**p + …)**(1/p)        k equal blocks side by side
 
 * start: what a launch of so many blocks costs beside its tiles: their way to the first tile, the meeting of all their
-  first loads in the memory channels, the epilogue. Measured for 1, 4 and 16 tiles, over the number of blocks.
+  first loads in the memory channels, the epilogue. Measured for 1 to 16 tiles, over the number of blocks.
 * w(k): one block by latency alone: its tiles x latency(k), plus t_row per live query row. The latency of a tile grows
   with the blocks at work, which share SMs, crossbar and memory channels: a curve over k, measured.
 * stream: a block's share of the useful bytes over the sustained rate, or of all requested bytes over the L2's.
 * also in the sum: executed FLOP over the tensor peak and the launching of the grid's blocks (these matter only for
   grids of thousands of idle blocks).
-* merge: a table over output rows and splits, measured.
+* merge: a table over output rows and splits, measured; of a ragged batch all rows with their mean number of splits, or
+  as many with the most as make the same states.
+* the last split of equal requests may be short: its blocks end early, and the others go on with fewer beside them.
 
 latency(k) is what of a measured tile time is not the blocks' share of the bandwidth, so that for the shape that was
 measured W is the measurement, and for others (fewer bytes a tile, keys that several blocks share) the bytes move apart
@@ -42,8 +44,7 @@ from decodecalc.cost.rates import Rates
 from decodecalc.record import record
 
 FloatArray = npt.NDArray[np.float64]
-# Some blocks more than SMs, and some SM has two: its blocks are as slow as with a quarter of the SMs doubly used.
-UNEVEN = 0.75
+PAST = 0.03  # blocks beyond one (two …) for each SM, as a share of those, from which the curves have made their jump
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
@@ -53,9 +54,9 @@ class Work:
 
     blocks: stage-1 blocks with keys to walk; started: live ones, those with nothing in the window too; tiles: of the
     longest block; tiles_total: of all blocks; hbm_bytes: KV read once;
-    requested_bytes: KV as the blocks ask for it; launched_blocks: the grid; merge_bytes, live_splits: of
-    the merge (0 where nothing is split); merge_rows: its output rows; rows: live query rows of a block; extra_kernels:
-    kernels besides stage 1 and merge (schedulers).
+    requested_bytes: KV as the blocks ask for it; launched_blocks: the grid; live_splits, states, merge_bytes: of
+    the merge (0 where nothing is split): most splits of a row, partial states of all merge_rows output rows, and their
+    bytes; rows: live query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers).
     """
 
     blocks: Any
@@ -68,10 +69,13 @@ class Work:
     launched_blocks: Any
     is_split: Any
     live_splits: Any
+    states: Any
     merge_bytes: Any
     merge_rows: Any
     rows: Any = 0
     extra_kernels: Any = 0
+    short_blocks: Any = 0
+    short_tiles: Any = 0
 
 
 @record
@@ -114,10 +118,10 @@ class Bodies:
 
 
 def latency(k: Any, rates: Rates, fullest: Any = 0) -> Any:
-    """Seconds of a tile apart from its bytes, in each of k blocks at work. fullest: blocks of the SM with most."""
-    most = np.maximum(fullest, np.ceil(np.asarray(k) / rates.sm_count))
-    doubled = np.where(most > 1, rates.sm_count * (most - UNEVEN), 0.0)
-    return np.interp(np.maximum(k, doubled), rates.blocks, rates.latency_s)
+    """Seconds of a tile apart from its bytes, in each of k blocks at work. fullest: blocks of the SM with most, where
+    others have fewer: its blocks are as slow as those of the last SM when all others have one less."""
+    among = np.where(np.asarray(fullest) > 1, rates.sm_count * (fullest - 1 + PAST), 0.0)
+    return np.interp(np.maximum(k, among), rates.blocks, rates.latency_s)
 
 
 def block_time(tiles: Any, k: Any, rows: Any, rates: Rates, fullest: Any = 0) -> Any:
@@ -141,9 +145,11 @@ def start_time(started: Any, tiles: Any, rates: Rates) -> Any:
     return found
 
 
-def merge_time(rows: Any, splits: Any, rates: Rates) -> Any:
-    """A merge of that many rows and splits with its launch."""
-    return in_table(rows, splits, rates.merge_rows, rates.merge_splits, rates.merge_s)
+def merge_time(rows: Any, splits: Any, states: Any, rates: Rates) -> Any:
+    """A merge of that many rows with its launch: all with their mean number of states, or as many as have the most."""
+    table = (rates.merge_rows, rates.merge_splits, rates.merge_s)
+    mean, full = np.asarray(states) / np.maximum(rows, 1), np.asarray(states) / np.maximum(splits, 1)
+    return np.maximum(in_table(rows, mean, *table), in_table(full, splits, *table))
 
 
 def in_table(
@@ -179,9 +185,9 @@ class Shares:
     launch: Any
 
 
-def shares_of(work: Work, rates: Rates) -> Shares:
-    """Every block's equal share."""
-    n = np.maximum(work.blocks, 1)
+def shares_of(work: Work, rates: Rates, blocks: Any) -> Shares:
+    """The share of one of so many equal blocks that would do the work."""
+    n = np.maximum(blocks, 1)
     return Shares(
         stream=stream_time(work.hbm_bytes, work.requested_bytes, rates) / n,
         compute=np.asarray(work.flop) / rates.peak_flop_per_s / n,
@@ -192,25 +198,35 @@ def shares_of(work: Work, rates: Rates) -> Shares:
 def wave_time(k: Any, w: Any, shares: Shares, rates: Rates, compute: bool = True) -> Any:
     """W(k): seconds that k blocks of latency w take side by side (k may be a fraction: an average)."""
     members = [w, k * shares.stream, k * shares.launch]
-    return _norm(rates.exponent, *members, *([k * shares.compute] if compute else []))
+    return smooth_max(rates.exponent, *members, *([k * shares.compute] if compute else []))
 
 
 def uniform_bodies(work: Work, rates: Rates) -> Bodies:
-    """Stage 1 of equal blocks: the closed form of the list schedule."""
-    n, shares = np.asarray(work.blocks), shares_of(work, rates)
-    side_by_side, waves, left = np.minimum(n, rates.slots), n // rates.slots, n % rates.slots
-    w = block_time(work.tiles, side_by_side, work.rows, rates)
-    one = wave_time(side_by_side, w, shares, rates)
-    w_last = block_time(work.tiles, left, work.rows, rates)
-    last = np.where(left > 0, wave_time(left, w_last, shares, rates), 0.0)
-    several = n > rates.slots
-    stretch = np.where(several, n / rates.slots, 1.0)
+    """Stage 1 of equal blocks, but for short ones that are launched last: the closed form of the list schedule."""
+    n, short, tiles = np.asarray(work.blocks), np.asarray(work.short_blocks), np.asarray(work.tiles)
+    part = np.where(short > 0, np.asarray(work.short_tiles) / np.maximum(tiles, 1), 1.0)
+    whole = n - short * (1 - part)  # so many whole blocks of work
+    shares = shares_of(work, rates, whole)
+    waves, left = n // rates.slots, n % rates.slots
+
+    def wave(k: Any, length: Any = 1.0, compute: bool = True) -> Any:
+        return length * wave_time(k, block_time(tiles, k, work.rows, rates), shares, rates, compute)
+
+    def first(compute: bool = True) -> Any:
+        """Waves before the last: all slots; one wave: all blocks, then those that are not short."""
+        alone = wave(np.minimum(n, rates.slots), compute=compute)
+        return np.where(n > rates.slots, alone, part * alone + (1 - part) * wave(n - short, compute=compute))
+
+    one, several = first(), n > rates.slots
+    last = np.where(left > 0, wave(left, np.where(short >= left, part, 1.0)), 0.0)
+    stretch = np.where(several, np.maximum(whole / rates.slots, 1.0), 1.0)
     refill = rates.refill_s * (stretch - 1)
-    scheduled = np.where(several, waves * one + last, one) + rates.refill_s * np.maximum(waves + (left > 0) - 1, 0)
-    scheduled = np.maximum(scheduled, one * stretch + refill)
-    bare = wave_time(side_by_side, w, shares, rates, compute=False)
+    scheduled = np.where(several, waves * one + last, one) + rates.refill_s * np.maximum(n / rates.slots - 1, 0)
+    even = one * stretch + refill
     busy = n > 0
-    return Bodies(*(np.where(busy, x, 0.0) for x in (scheduled, one * stretch + refill, bare * stretch + refill)))
+    return Bodies(
+        *(np.where(busy, x, 0.0) for x in (np.maximum(scheduled, even), even, first(False) * stretch + refill))
+    )
 
 
 def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
@@ -230,9 +246,9 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     stream = stream_time(work.hbm_bytes, work.requested_bytes, rates) * (n > 0)
     started = np.asarray(work.started)
     start = start_time(started, work.tiles, rates)
-    merge = _norm(
+    merge = smooth_max(
         rates.exponent,
-        np.maximum(merge_time(work.merge_rows, work.live_splits, rates) - rates.gap_s, 0.0),
+        np.maximum(merge_time(work.merge_rows, work.live_splits, work.states, rates) - rates.gap_s, 0.0),
         np.asarray(work.merge_bytes) / rates.l2_bytes_per_s,
     )
     split, zero = np.asarray(work.is_split), np.zeros_like(np.asarray(bodies.scheduled_s, dtype=float))
@@ -248,6 +264,6 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     )
 
 
-def _norm(p: float, *terms: Any) -> Any:
+def smooth_max(p: float, *terms: Any) -> Any:
     """(sum of x**p)**(1/p): at least the largest term, at most their sum."""
     return sum((np.asarray(t, dtype=float) ** p for t in terms), 0.0) ** (1.0 / p)

@@ -15,7 +15,7 @@ from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodie
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.schedule import Blocks, Slot, cut_tiles, idle_matter, launch_order, ragged_bodies, timeline
-from decodecalc.cost.tuning import STATE_SCALARS, default_variant, pick, row_block
+from decodecalc.cost.tuning import STATE_SCALARS, default_variant, pick, row_block, used_rows
 from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, on_path, resolve, wanted_variant
 from decodecalc.cost.work import on_bundled, scheduler_kernels, work_of
 from decodecalc.engines.arrays import Batches, Launches
@@ -171,10 +171,12 @@ def _as_run(plan: LaunchPlan, calibration: Calibration, kernel: str) -> tuple[La
     own = kernel_of(plan.engine, plan.is_split, calibration) if kernel == OWN else BUNDLED
     if own != BUNDLED or plan.engine == BUNDLED:
         warps, stages = (int(getattr(plan.detail, name, 0)) for name in ("warps", "stages"))
-        shape = (plan.tile_keys, plan.block_rows, warps, stages, plan.is_split)
+        variant_rows = plan.block_rows if own != BUNDLED else used_rows(plan.geometry, plan.batch.max_q_len)
+        shape = (plan.tile_keys, variant_rows, warps, stages, plan.is_split)
         return plan, resolve(calibration, wanted_variant(own, plan.geometry, plan.kv, *shape))
     rows = row_block(plan.geometry, plan.batch.max_q_len)
-    variant = on_path(default_variant(calibration, plan.geometry, plan.kv, rows), plan.is_split)
+    default = default_variant(calibration, plan.geometry, plan.kv, plan.batch.max_q_len)
+    variant = on_path(default, plan.is_split)
     return _on_bundled(plan, variant.tile_keys, rows), _stands_in(resolve(calibration, variant), plan.engine, kernel)
 
 
@@ -215,11 +217,12 @@ def _plan_bodies(plan: LaunchPlan, blocks: Blocks, work: Work, rates: Rates) -> 
 def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
     """The plan's work: exact per block, also where a policy's partition is irregular."""
     moved, geo = traffic(plan), plan.geometry
-    tiles_total = int(blocks.tiles.sum())
+    tiles_total, most = int(blocks.tiles.sum()), int(blocks.tiles.max(initial=0))
+    short = blocks.tiles[(blocks.tiles > 0) & (blocks.tiles < most)]
     return Work(
         blocks=int((blocks.tiles > 0).sum()),
         started=sum(n * s for n, s in zip(plan.blocks_per_split, plan.splits.live)),
-        tiles=int(blocks.tiles.max()) if len(blocks.tiles) else 0,
+        tiles=most,
         tiles_total=tiles_total,
         hbm_bytes=moved.kv_read_bytes,
         requested_bytes=max(moved.kv_requested_bytes, moved.kv_read_bytes),
@@ -227,10 +230,13 @@ def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
         launched_blocks=plan.stage1.launched_blocks,
         is_split=plan.is_split,
         live_splits=max(plan.partial_splits),
+        states=sum(q * s for q, s in zip(plan.batch.q_lens, plan.partial_splits)) * geo.q_heads,
         merge_bytes=moved.partial_read_bytes,
         merge_rows=plan.batch.query_tokens * geo.q_heads,
         rows=plan.live_rows,
         extra_kernels=scheduler_kernels(plan.engine, plan.kernels),
+        short_blocks=len(short),
+        short_tiles=float(short.mean()) if len(short) else 0,
     )
 
 
@@ -266,7 +272,7 @@ def predict_arrays(
     Steps of one request class use the closed form; ragged ones (R > 1) a list schedule each.
     """
     known = calibration or load_calibration(gpu=gpu)
-    n = batches.n
+    n, q_len = batches.n, int(batches.max_q_len.max(initial=1))
     split = np.broadcast_to(np.asarray(found.is_split, dtype=np.int64), (n,))
     tile = np.broadcast_to(np.asarray(found.tile_keys, dtype=np.int64), (n,))
     rows = np.broadcast_to(np.asarray(found.block_rows, dtype=np.int64), (n,))
@@ -279,14 +285,15 @@ def predict_arrays(
         first = 0 if isinstance(where, slice) else int(where[0])
         name = kernel_of(engine, bool(split[first]), known) if kernel == OWN else BUNDLED
         if name == BUNDLED and engine != BUNDLED:
-            block_rows = row_block(geo, int(batches.max_q_len.max(initial=1)))
-            variant = on_path(default_variant(known, geo, kv, block_rows), bool(split[first]))
+            block_rows = row_block(geo, q_len)
+            variant = on_path(default_variant(known, geo, kv, q_len), bool(split[first]))
             used, tile_keys = resolve(known, variant), variant.tile_keys
             run = on_bundled(found, geo, batches, tile_keys, block_rows)
         else:
             tile_keys, block_rows, run = int(tile[first]), int(rows[first]), found
             warps, stages = (int(x[first]) for x in tuned)
-            shape = (tile_keys, block_rows, warps, stages, bool(split[first]))
+            variant_rows = block_rows if name != BUNDLED else used_rows(geo, q_len)
+            shape = (tile_keys, variant_rows, warps, stages, bool(split[first]))
             used = resolve(known, wanted_variant(name, geo, kv, *shape))
         rates, _ = make_rates(known, gpu, used, l2=l2, launch=launch, dtype=kv.query_dtype)
         work = work_of(engine, geo, batches, kv, run, tile_keys, block_rows)

@@ -16,7 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decodecalc.cost.model import Bodies, FloatArray, Shares, Work, block_time, latency, shares_of, wave_time
+from decodecalc.cost.model import (
+    Bodies,
+    FloatArray,
+    Shares,
+    Work,
+    block_time,
+    latency,
+    shares_of,
+    smooth_max,
+    wave_time,
+)
 from decodecalc.cost.rates import Rates
 from decodecalc.intmath import IntArray, cdiv
 from decodecalc.launch import LaunchPlan
@@ -157,17 +167,28 @@ def _run(tiles: IntArray, work: Work, rates: Rates) -> _Run:
     """The list schedule of blocks of which at least one has something to do."""
     working = tiles > 0
     n = int(working.sum())
-    load = _Load(float(tiles[working].mean()), float(work.rows), shares_of(work, rates), rates)
+    load = _Load(float(tiles[working].mean()), float(work.rows), shares_of(work, rates, work.blocks), rates)
     found = list_schedule(np.where(working, tiles, IDLE_TILES), rates.slots)
     edges, running, fullest = progress(found, working, rates)
     real = np.concatenate([[0.0], np.cumsum(np.diff(edges) * load.tile_s(running, fullest))])
-    waves, fraction = cdiv(n, rates.slots), max(n / rates.slots, 1.0)
-    scheduled = float(real[-1]) + rates.refill_s * (waves - 1)
-    refill = rates.refill_s * (fraction - 1)
+    refill = rates.refill_s * (max(n / rates.slots, 1.0) - 1)
+    scheduled = float(real[-1]) + refill
+    scheduled = float(smooth_max(rates.exponent, scheduled, _behind_idle(tiles, rates)))
     side_by_side, total = float(min(n, rates.slots)), float(tiles.sum())
     even = total / side_by_side * load.tile_s(side_by_side)
     bare = total / side_by_side * load.tile_s(side_by_side, compute=False)
     return _Run(found, edges, real, Bodies(max(scheduled, even + refill), even + refill, bare + refill))
+
+
+def _behind_idle(tiles: IntArray, rates: Rates) -> float:
+    """When the last block could end that waits for the launching of blocks without work before it, and then for its own
+    latency alone. One more launched costs what the start of one tile grows by for a block more, from one an SM to all
+    slots; counted up to all slots."""
+    if rates.slots <= rates.sm_count:
+        return 0.0
+    few, many = np.interp((rates.sm_count, rates.slots), rates.blocks, rates.starts_s[0])
+    before = np.minimum(np.cumsum(tiles == 0), rates.slots) * (many - few) / (rates.slots - rates.sm_count)
+    return float((before + tiles * latency(1, rates))[tiles > 0].max()) if before[-1] > 0 else 0.0
 
 
 def timeline(blocks: Blocks, work: Work, rates: Rates) -> Iterator[Slot]:

@@ -25,7 +25,7 @@ from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.schedule import cut_tiles, ragged_bodies
 from decodecalc.cost.variants import BUNDLED, SPLIT, on_path, resolve, tile_elements, wanted_variant
-from decodecalc.engines.arrays import Batches, visible_start
+from decodecalc.engines.arrays import Batches, BoolArray, visible_start
 from decodecalc.intmath import IntArray, cdiv
 from decodecalc.record import record
 
@@ -58,9 +58,17 @@ def row_block(geo: Geometry, q_len: int) -> int:
     return int(default_rows(max(q_len, 1), geo.group, geo.v_dim))
 
 
-def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, rows: int) -> tuple[Variant, ...]:
-    """Bundled variants to choose among for this shape: the (tile, warps, stages) that were measured for the widths
-    and element type nearest to it, each as the variant that this shape would run."""
+def used_rows(geo: Geometry, q_len: int) -> int:
+    """Query rows that a block of the bundled kernel computes on: the `rows` of its variants."""
+    from decodecalc_kernels.blocks import rows_by_eights
+
+    return int(rows_by_eights(row_block(geo, q_len), max(q_len, 1) * geo.group))
+
+
+def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, q_len: int = 1) -> tuple[Variant, ...]:
+    """Bundled variants to choose among for this shape and up to q_len query tokens: the (tile, warps, stages) that were
+    measured for the widths and element type nearest to it, each as the variant that this shape would run."""
+    rows = used_rows(geo, q_len)
     own = [v for v in calibration.variants if v.kernel == BUNDLED and v.path == SPLIT]
     wanted = wanted_variant(BUNDLED, geo, kv, 64, rows)
     size = tile_elements(wanted)
@@ -81,10 +89,9 @@ def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, rows: i
     return tuple(wanted._replace(tile_keys=t, warps=w, stages=s) for t, w, s in tunings)
 
 
-def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, rows: int) -> Variant:
+def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, q_len: int = 1) -> Variant:
     """The bundled variant that runs other engines' rules: the first that was tuned for this shape."""
-    own_rows = max(16, min(rows, 128))
-    return tuned_variants(calibration, geo, kv, own_rows)[0]
+    return tuned_variants(calibration, geo, kv, q_len)[0]
 
 
 @record
@@ -114,8 +121,9 @@ def fastest(
 ) -> Fastest:
     """S_opt of every step of `batches`, among `candidates` when given."""
     known = calibration or load_calibration(gpu=gpu)
-    rows = row_block(geo, int(batches.max_q_len.max()) if batches.n else 1)
-    tried = variants or tuned_variants(known, geo, kv, rows)
+    q_len = int(batches.max_q_len.max()) if batches.n else 1
+    rows = row_block(geo, q_len)
+    tried = variants or tuned_variants(known, geo, kv, q_len)
     n = batches.n
     best = np.full(n, np.inf)
     splits, size, which = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -148,10 +156,10 @@ def _scheduled_times(
     out = total.copy()
     keys = batches.seq_lens - visible_start(batches, geo.window)
     columns = geo.kv_heads * cdiv(batches.q_lens * geo.group, rows) * batches.counts
+    alike = _alike(batches, keys)
     for n, order in enumerate(np.argsort(total, axis=1, kind="stable")):
-        present = batches.counts[n] > 0
-        if len(set(zip(keys[n, present].tolist(), batches.q_lens[n, present].tolist()))) <= 1:
-            continue  # equal requests: the mean block is every block
+        if alike[n]:
+            continue  # the closed form is exact
         worked_out = np.zeros(total.shape[1], dtype=bool)
         for size in list(dict.fromkeys(sizes[n, order].tolist()))[:SCHEDULED]:
             same = np.flatnonzero(sizes[n] == size)
@@ -164,6 +172,14 @@ def _scheduled_times(
         least = out[n, worked_out].min()
         out[n, ~worked_out] = np.maximum(out[n, ~worked_out], NOT_CLOSE * least)
     return out
+
+
+def _alike(batches: Batches, keys: IntArray) -> BoolArray:
+    """Which steps hold equal requests only [N]; keys: that each request reads [N, R]."""
+    absent = batches.counts == 0
+    return np.asarray(
+        ((keys == batches.largest(keys)[:, None]) & (batches.q_lens == batches.max_q_len[:, None]) | absent).all(axis=1)
+    )
 
 
 def pick(work: Work, *at: int) -> Work:
@@ -243,7 +259,8 @@ def _curve_work(
     useful = batches.total(np.where(batches.q_lens > 0, keys, 0))[:, None] * per_key
     asked = batches.total(keys * row_blocks)[:, None] * per_key
     tiles_total = batches.total(columns // np.maximum(batches.counts, 1) * cdiv(keys, tile_keys))[:, None]
-    split = counts > 1
+    split, last = counts > 1, cdiv(longest - (counts - 1) * size, tile_keys)
+    short = split & (last < tiles) & _alike(batches, keys)[:, None]
     work = Work(
         blocks=blocks,
         started=blocks,
@@ -255,9 +272,12 @@ def _curve_work(
         launched_blocks=(batches.largest(row_blocks) * geo.kv_heads * batches.batch)[:, None] * counts,
         is_split=split,
         live_splits=counts,
+        states=states * geo.q_heads,
         rows=np.minimum(batches.max_q_len * geo.group, rows)[:, None],
         merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + STATE_SCALARS) * PARTIAL_BYTES, 0),
         merge_rows=np.reshape(batches.query_tokens, (-1, 1)) * geo.q_heads,
+        short_blocks=columns.sum(axis=1)[:, None] * short,
+        short_tiles=last * short,
     )
     return counts, size, work
 
@@ -295,6 +315,6 @@ def tune(
     found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2)
     variant = found.variants[int(found.which[0])]
     return Tuning(
-        int(found.splits[0]), int(found.split_keys[0]), variant.tile_keys, variant.rows, variant.warps, variant.stages,
-        float(found.total_s[0]),
+        int(found.splits[0]), int(found.split_keys[0]), variant.tile_keys, row_block(geo, batch.max_q_len),
+        variant.warps, variant.stages, float(found.total_s[0]),
     )  # fmt: skip

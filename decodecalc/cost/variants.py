@@ -84,7 +84,7 @@ def wanted_variant(
     split: bool = True,
 ) -> Variant:
     """The variant that a launch of this shape needs. MLA's value is a view of its latent: its width counts 0."""
-    layout = "flat" if kv.page_size == 1 else "run" if geo.kv_heads == 1 else "paged"
+    layout = "flat" if kv.page_size == 1 else "run" if geo.kv_heads == 1 and kernel != BUNDLED else "paged"
     value = 0 if geo.mla else geo.v_dim
     path = (SPLIT if split else UNSPLIT) if kernel == BUNDLED else ""
     return Variant(kernel, kv.dtype, geo.head_dim, value, int(tile_keys), int(rows), warps, stages, layout, path)

@@ -53,11 +53,21 @@ def work_of(
         launched_blocks=_launched(found, n),
         is_split=is_split,
         live_splits=batches.largest(_per_request(found.partials(), batches)),
+        states=batches.total(batches.q_lens * _per_request(found.partials(), batches)) * geo.q_heads,
         merge_bytes=moved.partial_read_bytes,
         merge_rows=batches.query_tokens * geo.q_heads,
         rows=found.live_rows,
         extra_kernels=scheduler_kernels(engine, found.kernels),
+        **_short(batches, columns, working, full, last),
     )
+
+
+def _short(batches: Batches, columns: Any, working: Any, full: Any, last: Any) -> dict[str, Any]:
+    """The last splits of equal requests, where they have fewer tiles than the others."""
+    if not batches.is_single_class:
+        return {}
+    short = (working > 1) & (last < full) & (last > 0)
+    return {"short_blocks": batches.total(columns * short), "short_tiles": np.where(short, last, 0)[:, 0]}
 
 
 def scheduler_kernels(engine: str, kernels: Any) -> int:

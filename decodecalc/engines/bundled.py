@@ -5,14 +5,14 @@ tiles, so that long requests get more splits and every block does the same work.
 another engine's and everything else (tile, rows, warps, stages, merge) stays the bundled kernel's: what that rule
 costs, told apart from what that engine's kernel costs.
 
-Grid (KV heads x row blocks, requests, splits); merge grid (query tokens x query heads, requests, value dims / 128), as
-LaunchConfig's defaults have it: `decodecalc_kernels.heuristic.merge_shape` may give a block more rows and fewer dims.
-Source: kernels/launch.py, kernels/config.py of this repository.
+Grid (KV heads x row blocks, requests, splits); merge grid (query tokens x query heads / rows of a block, requests,
+value dims / dims of a block), as `decodecalc_kernels.blocks.merge_shape` shapes blocks by splits and output rows.
+Source: kernels/launch.py, kernels/config.py, kernels/blocks.py of this repository.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from decodecalc.record import record
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-MERGE_DIMS = 128  # output elements of one merge block (decodecalc_kernels LaunchConfig.merge_dims)
 MOST_GRID_SPLITS = 65535  # grid axis z
 
 
@@ -89,7 +88,9 @@ class Bundled(Policy):
         is_split = cut.launched > 1
         unsplit = batches.total(columns * has_keys)
         grid = (batches.largest(row_blocks) * geo.kv_heads, batches.batch, cut.launched)
-        merge_grid = (batches.max_q_len * geo.q_heads, batches.batch, cdiv(geo.v_dim, MERGE_DIMS))
+        merge = _merge_blocks(cut.launched, batches.batch * batches.max_q_len * geo.q_heads, geo.v_dim)
+        dim_blocks = cdiv(geo.v_dim, merge.dims)
+        merge_grid = (cdiv(batches.max_q_len * geo.q_heads, merge.rows), batches.batch, dim_blocks)
         state = geo.v_dim + STATE_SCALARS
         return Launches(
             is_split=is_split,
@@ -101,8 +102,8 @@ class Bundled(Policy):
                     "merge_kernel",
                     "merge",
                     merge_grid,
-                    128,
-                    batches.query_tokens * geo.q_heads * merge_grid[2],
+                    _threads(merge.warps),
+                    batches.total(cdiv(batches.q_lens * geo.q_heads, merge.rows[:, None])) * dim_blocks,
                     when=is_split,
                 ),
             ),
@@ -150,6 +151,27 @@ class _Cut:
     key_ranges: Any = None
 
 
+class _MergeBlocks(NamedTuple):
+    """What a merge block of each step takes [N]: output rows and elements, by so many warps."""
+
+    rows: IntArray
+    dims: IntArray
+    warps: IntArray
+
+
+def _merge_blocks(launched: Any, rows: IntArray, v_dim: int) -> _MergeBlocks:
+    """The launcher's merge for so many splits and output rows [N]; where nothing is split, that of two splits."""
+    from decodecalc_kernels.blocks import merge_shape, next_power_of_2
+
+    each = int(rows.max(initial=0)) + 1  # one number for each pair of splits and rows
+    kinds, which = np.unique(launched * each + rows, return_inverse=True)
+    shapes = [merge_shape(kind // each, kind % each, v_dim) for kind in kinds.tolist()]
+    width = max(16, next_power_of_2(v_dim))
+    columns = ((s.get("merge_rows", 1), min(s["merge_dims"], width), s["merge_warps"]) for s in shapes)
+    found = np.array(list(columns), dtype=np.int64).reshape(-1, 3)[which]
+    return _MergeBlocks(*found.T)
+
+
 def _threads(warps: Any) -> int | None:
     """Threads of a block, where all steps have the same tuning."""
     kinds = distinct(warps)
@@ -169,14 +191,13 @@ def _check(options: BundledOptions) -> None:
 def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: BundledOptions) -> _Cut:
     """One split length for every request of a step."""
     from decodecalc.cost.calibration import load_calibration
-    from decodecalc.cost.tuning import fastest, row_block, tuned_variants
+    from decodecalc.cost.tuning import fastest, tuned_variants
 
     first = visible_start(batches, geo.window)
     keys = batches.seq_lens - first
     longest = batches.largest(keys)
     calibration = load_calibration(gpu=gpu)
-    variants = tuned_variants(calibration, geo, kv, row_block(geo, int(batches.max_q_len.max(initial=1))))
-    variants = _matching(variants, options)
+    variants = _matching(tuned_variants(calibration, geo, kv, int(batches.max_q_len.max(initial=1))), options)
     counts = None if options.num_splits is None else np.array([options.num_splits], dtype=np.int64)
     best = fastest(geo, batches, kv, gpu, calibration, variants=variants, candidates=counts)
     tile, warps, stages = (
@@ -204,15 +225,15 @@ def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Bu
 def _others_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: BundledOptions) -> _Cut:
     """Another engine's splits, walked in the bundled kernel's tiles."""
     from decodecalc.cost.calibration import load_calibration
-    from decodecalc.cost.tuning import row_block, tuned_variants
+    from decodecalc.cost.tuning import tuned_variants
     from decodecalc.engines.registry import load_policies
 
     ((policy, version),) = load_policies([options.split_policy or ""])
     if policy.name == Bundled.name:
         raise InputError("bundled: split_policy names another engine, not bundled itself")
     found = policy.launches(geo, batches, kv, gpu, policy.options_type(), policy.version(version))
-    rows = row_block(geo, int(batches.max_q_len.max(initial=1)))
-    variant = _matching(tuned_variants(load_calibration(gpu=gpu), geo, kv, rows), options)[0]
+    variants = tuned_variants(load_calibration(gpu=gpu), geo, kv, int(batches.max_q_len.max(initial=1)))
+    variant = _matching(variants, options)[0]
     shape, n = batches.seq_lens.shape, batches.n
     live = np.broadcast_to(np.asarray(found.live), shape)
     split = np.broadcast_to(np.asarray(found.is_split), (n,))

@@ -26,57 +26,57 @@ if TYPE_CHECKING:
 JOURNAL_SCHEMA = "decodecalc/calibration-journal/1"
 PROTOCOL = (
     "CUDA graphs of 12 to 512 calls, each a layer with its own KV of a pool of 3 GiB and all on one page table, "
-    "replayed back to back, median of 5 groups; eight KV heads (layout run: one), pages of 16 keys (MLA: 64) in random "
+    "replayed back to back, median of 5 groups; four KV heads (MLA: one), pages of 16 keys (MLA: 64) in random "
     "order, random data; decodecalc/verify/microbench.py, derive.py"
 )
 # Relative error that 90 % of unseen cells stay within where nothing better was measured: `reports/h200/accuracy.md`.
 DEFAULT_RESIDUAL = 0.12
 MLA_VALUE_DIM = 512
+KV_HEADS = 4  # of the probes
 MOST_SLOTS = 8  # blocks an SM that are compiled for
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Tunings (tile, warps, stages) of one element type and width. rows: query rows of a block."""
+    """Tunings (tile, warps, stages) of one element type and width. rows: query rows that a block computes on."""
 
     dtype: str
     head_dim: int
     head_dim_v: int
     rows: int
     tunings: tuple[tuple[int, int, int], ...]
-    layouts: tuple[str, ...] = ("paged",)
 
     def variants(self) -> Iterator[Variant]:
         """One variant per tuning and path."""
-        for layout in self.layouts:
-            for tile, warps, stages in self.tunings:
-                for path in (SPLIT, UNSPLIT):
-                    shape = (self.dtype, self.head_dim, self.head_dim_v, tile, self.rows, warps, stages)
-                    yield Variant(BUNDLED, *shape, layout, path)
+        for tile, warps, stages in self.tunings:
+            for path in (SPLIT, UNSPLIT):
+                shape = (self.dtype, self.head_dim, self.head_dim_v, tile, self.rows, warps, stages)
+                yield Variant(BUNDLED, *shape, "paged", path)
 
 
 # What kernels/heuristic.py launches for these shapes (and the nearest alternatives), and NOTES.md found worth it.
 SHAPES = (
-    Shape("bf16", 128, 128, 16, ((64, 4, 2), (32, 4, 3), (64, 2, 3)), ("paged", "run")),
-    Shape("bf16", 64, 64, 16, ((128, 4, 2), (64, 4, 3), (128, 2, 3))),
-    Shape("bf16", 80, 80, 16, ((64, 4, 2), (32, 4, 3), (64, 2, 3))),
-    Shape("bf16", 256, 256, 16, ((32, 4, 2), (32, 4, 3), (16, 4, 3)), ("paged", "run")),
-    Shape("fp8", 128, 128, 16, ((64, 2, 3), (64, 4, 2))),
+    Shape("bf16", 128, 128, 8, ((64, 4, 2), (32, 4, 3), (64, 2, 3))),
+    Shape("bf16", 128, 128, 16, ((64, 4, 2), (32, 4, 3), (64, 2, 3))),
+    Shape("bf16", 64, 64, 8, ((128, 4, 2), (64, 4, 3), (128, 2, 3))),
+    Shape("bf16", 80, 80, 8, ((64, 4, 2), (32, 4, 3), (64, 2, 3))),
+    Shape("bf16", 256, 256, 8, ((32, 4, 2), (32, 4, 3), (16, 4, 3))),
+    Shape("fp8", 128, 128, 8, ((64, 2, 3), (64, 4, 2))),
     Shape("bf16", 128, 128, 32, ((64, 4, 2),)),
     Shape("bf16", 128, 128, 64, ((64, 4, 2),)),
-    Shape("bf16", 64, 64, 64, ((64, 4, 3), (64, 4, 2)), ("run",)),
-    Shape("bf16", 576, 0, 16, ((32, 4, 3), (32, 4, 2)), ("run",)),
-    Shape("bf16", 576, 0, 64, ((64, 8, 2),), ("run",)),
+    Shape("bf16", 64, 64, 64, ((64, 4, 3), (64, 4, 2))),
+    Shape("bf16", 576, 0, 16, ((32, 4, 3), (32, 4, 2))),
+    Shape("bf16", 576, 0, 64, ((64, 8, 2),)),
 )
 # Value widths whose merges are measured, each with the pool that has it: (key width, value width).
 MERGES = {64: (64, 64), 128: (128, 128), 256: (256, 256), 512: (576, 0)}
 # The variant on whose tiles the overlap of latency and bandwidth is measured, at this many blocks an SM.
-OVERLAP_VARIANT, OVERLAP_BLOCKS_PER_SM = Variant(BUNDLED, "bf16", 128, 128, 64, 16, 4, 2, "paged", UNSPLIT), 2
+OVERLAP_VARIANT, OVERLAP_BLOCKS_PER_SM = Variant(BUNDLED, "bf16", 128, 128, 64, 8, 4, 2, "paged", UNSPLIT), 2
 
 
 def heads_of(variant: Variant) -> int:
-    """KV heads of the probes: one where a page is one run, eight where its heads lie side by side."""
-    return 1 if variant.layout == "run" else 8
+    """KV heads of the probes: one latent, or as many as make exact SM-fulls of blocks on GPUs with 4 n SMs."""
+    return KV_HEADS if variant.head_dim_v else 1
 
 
 def all_variants() -> tuple[Variant, ...]:
@@ -305,15 +305,14 @@ def compile_variant(variant: Variant) -> None:
     """Compile the kernels that the probes of one variant launch (they land in Triton's cache on disk)."""
     import torch
 
-    from decodecalc.verify.derive import knots
-
     bench = _microbench()
     pool = bench.Pool(variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant), pool_bytes=256 << 20)
     probe = bench.Probe(pool, variant)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     # The merge's shape follows the split count, and crowded launches compile apart: every count once.
-    for blocks in knots(sms, MOST_SLOTS):
-        probe.calls(blocks, 1, count=1)[0]()
+    for blocks in probe.counts(sms, MOST_SLOTS):
+        for cut in probe.cuts(blocks, bench.FULL_CUTS):
+            probe.calls(cut, 1, count=1)[0]()
     torch.cuda.synchronize()
 
 

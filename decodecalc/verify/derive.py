@@ -3,12 +3,12 @@
 Each parameter comes from the few points that show it and little else:
 
 * so many equal blocks of 16 and of 48 tiles: tau, what one more tile costs (slope);
-* the same blocks of 1, 4 and 16 tiles: starts, what is left once launch and tiles are taken off;
-* two and three waves of short blocks: refill;
+* the same blocks of 1 to 16 tiles: starts, what is left once launch and tiles are taken off;
+* two and six waves of short blocks: refill;
 * blocks on the same few keys, which the L2 holds, against blocks on their own: the overlap exponent;
 * the merge alone, over rows and splits: its table.
 
-What cannot be is taken for noise: more blocks, tiles, rows or splits that took less time get the longest time below.
+What cannot be is taken for noise: more blocks, rows or splits that took less time share the mean with those below.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import log
 
 import numpy as np
 
+from decodecalc.cost.model import FloatArray
 from decodecalc.cost.parameters import START_TILES, STARTS
 
 MANY, LONG = 16, 48  # tiles between which a tile's own time is taken
 TILES = (*START_TILES, LONG)
 WAVE_TILES = (2, 8)
+FEW_WAVES, MANY_WAVES = 2, 6
 LEAST_EXPONENT, MOST_EXPONENT = 1.5, 12.0
 
 
@@ -31,8 +34,8 @@ LEAST_EXPONENT, MOST_EXPONENT = 1.5, 12.0
 class StageTimes:
     """Seconds of stage 1 by (blocks, tiles per block), launch included and merge taken off.
 
-    slots: blocks that the device holds; by_blocks: every count up to there with all of TILES; waves: twice and three
-    times the slots, with WAVE_TILES.
+    slots: blocks that the device holds; by_blocks: every count up to there with all of TILES; waves: FEW_WAVES and
+    MANY_WAVES times the slots, with WAVE_TILES.
     """
 
     slots: int
@@ -43,18 +46,37 @@ class StageTimes:
 def derive_stage(times: StageTimes, launch_s: float) -> dict[str, list[float] | float]:
     """Stage-1 parameters by name (`cost.parameters.STAGE_CURVES`, and refill_s)."""
     blocks = sorted({n for n, _ in times.by_blocks})
-    seen = {t: np.maximum.accumulate([times.by_blocks[n, t] for n in blocks]) for t in TILES}
-    tau = np.maximum.accumulate((seen[LONG] - seen[MANY]) / (LONG - MANY))
-    starts = {name: np.maximum(seen[t] - launch_s - t * tau, 0.0) for name, t in zip(STARTS, START_TILES)}
-    two, three = sorted({n for n, _ in times.waves})
-    waves = (three - two) / times.slots
-    refills = [(times.waves[three, t] - times.waves[two, t]) / waves - t * tau[-1] for t in WAVE_TILES]
+    seen = {t: rising([times.by_blocks[n, t] for n in blocks]) for t in TILES}
+    tau = rising(np.maximum(seen[LONG] - seen[MANY], 0.0) / (LONG - MANY))
+    starts = [np.maximum(seen[t] - launch_s - t * tau, 0.0) for t in START_TILES]
+    for (t, low), (i, high) in zip(zip(START_TILES, starts), enumerate(starts[1:], 1)):
+        # Between these counts a start moves with the logarithm: no faster down than tiles add.
+        starts[i] = np.maximum(high, low - log(START_TILES[i] / t) * t * tau)
+    few, many = sorted({n for n, _ in times.waves})
+    waves = (many - few) / times.slots
+    refills = [(times.waves[many, t] - times.waves[few, t]) / waves - t * tau[-1] for t in WAVE_TILES]
     return {
         "blocks": [float(n) for n in blocks],
         "tau_s": tau.tolist(),
-        **{name: values.tolist() for name, values in starts.items()},
+        **{name: values.tolist() for name, values in zip(STARTS, starts)},
         "refill_s": max(float(np.median(refills)), 0.0),
     }
+
+
+def rising(values: Sequence[float] | FloatArray) -> FloatArray:
+    """The nearest numbers (in squares) that do not fall: neighbours that do are replaced by their mean.
+
+    >>> rising([1, 3, 2, 4]).tolist()
+    [1.0, 2.5, 2.5, 4.0]
+    """
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, size = float(value), 1
+        while pools and pools[-1][0] > mean:
+            above, count = pools.pop()
+            mean, size = (above * count + mean * size) / (count + size), count + size
+        pools.append((mean, size))
+    return np.repeat([mean for mean, _ in pools], [size for _, size in pools])
 
 
 def derive_exponent(own_s: float, shared_s: float, transfer_s: float) -> float:
@@ -75,8 +97,8 @@ def derive_merge(alone_s: Mapping[tuple[int, int], float]) -> dict[str, list[flo
     """The merge's table from times by (rows, splits). A pair that was not measured (its states would not fit) is
     carried on along the last two splits that were."""
     rows, splits = (sorted({key[i] for key in alone_s}) for i in (0, 1))
-    table = np.array([_carried([alone_s.get((r, s)) for s in splits], splits) for r in rows])
-    table = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
+    table = np.array([rising(_carried([alone_s.get((r, s)) for s in splits], splits)) for r in rows])
+    table = np.apply_along_axis(rising, 0, table)
     return {
         "merge_rows": [float(r) for r in rows],
         "merge_splits": [float(s) for s in splits],
@@ -95,15 +117,25 @@ def _carried(times: Sequence[float | None], splits: Sequence[int]) -> list[float
 
 
 def knots(sm_count: int, slots: int) -> list[int]:
-    """Block counts at which curves are measured: few, and every half SM-full up to all slots.
+    """Block counts at which curves are measured: few, and every half SM-full up to all slots. With them come the counts
+    just past every `jumps`.
 
-    >>> knots(132, 3)[:4], knots(132, 3)[-2:]
-    ([1, 16, 33, 66], [330, 396])
+    >>> knots(132, 3)
+    [1, 33, 66, 99, 132, 198, 264, 330, 396]
     """
-    shares = [0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 1.25, *(i / 2 for i in range(3, 2 * slots + 1))]
+    shares = [0.0, 0.25, 0.5, 0.75, 1.0, *(i / 2 for i in range(3, 2 * slots + 1))]
     return sorted({max(1, int(share * sm_count)) for share in shares if share <= slots})
 
 
+def jumps(sm_count: int, slots: int) -> list[int]:
+    """Block counts past which times jump, because an SM gets one more.
+
+    >>> jumps(132, 3)
+    [132, 264]
+    """
+    return [full * sm_count for full in range(1, slots)]
+
+
 def wave_points(slots: int) -> list[tuple[int, int]]:
-    """(blocks, tiles) of the probes of several waves."""
-    return list(product((2 * slots, 3 * slots), WAVE_TILES))
+    """(blocks, tiles) of the probes of several waves: few and many, what lies between is the waves' own."""
+    return list(product((FEW_WAVES * slots, MANY_WAVES * slots), WAVE_TILES))

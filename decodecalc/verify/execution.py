@@ -93,11 +93,10 @@ class Tuning(NamedTuple):
 
 def tuning_of(plan: LaunchPlan, calibration: Calibration) -> Tuning:
     """The variant that the time model predicts for this plan on the bundled kernel."""
-    from decodecalc.cost.tuning import default_variant, row_block
+    from decodecalc.cost.tuning import default_variant
 
     if plan.engine != BUNDLED:
-        rows = row_block(plan.geometry, plan.batch.max_q_len)
-        variant = default_variant(calibration, plan.geometry, plan.kv, rows)
+        variant = default_variant(calibration, plan.geometry, plan.kv, plan.batch.max_q_len)
         return Tuning(variant.tile_keys, variant.warps or 4, variant.stages or 3)
     warps, stages = (int(getattr(plan.detail, name)) for name in ("warps", "stages"))
     return Tuning(plan.tile_keys, warps, stages)
@@ -210,7 +209,7 @@ def _shape(plan: LaunchPlan, tuning: Tuning, rows: int, rows_used: int, tile: in
 
 def _merge(plan: LaunchPlan) -> dict[str, Any]:
     """The bundled launcher's own merge for this many splits."""
-    from decodecalc_kernels.heuristic import merge_shape
+    from decodecalc_kernels.blocks import merge_shape
 
     rows = plan.batch.size * plan.batch.max_q_len * plan.geometry.q_heads
     shape: dict[str, Any] = merge_shape(plan.splits.launched, rows, plan.geometry.v_dim) if plan.is_split else {}

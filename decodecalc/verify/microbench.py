@@ -6,11 +6,12 @@ median of several groups. KV comes from a pool much larger than the L2; consecut
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -20,8 +21,8 @@ from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.tuning import STATE_SCALARS
 from decodecalc.cost.variants import SPLIT
-from decodecalc.intmath import cdiv, round_up
-from decodecalc.verify.derive import LONG, MANY, TILES, StageTimes, knots, wave_points
+from decodecalc.intmath import cdiv, next_power_of_2, round_up
+from decodecalc.verify.derive import LONG, MANY, TILES, StageTimes, jumps, knots, wave_points
 
 PAGE = 16
 MLA_PAGE = 64  # the page size of the engines' latent caches
@@ -32,10 +33,10 @@ POOL_BYTES = 3 << 30
 GROUPS, GROUP_S = 5, 1.5e-3
 MOST_REQUESTS = 3  # times the fewest requests, for an exact cut
 MERGE_ROWS = (8, 32, 128, 512, 2048)
-MERGE_SPLITS = (2, 4, 8, 16, 32, 64, 128, 256)
+MERGE_SPLITS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 MERGE_HEADS = 8  # query heads of the merge probes
 MOST_STATE_BYTES = 64 << 20  # of one merge probe: states beyond the L2 would be another benchmark
-GROUP = 4  # query heads of one KV head, where a block of 16 rows need not be full
+FULL_CUTS = 3  # ways in which blocks that fill all SMs alike are made
 PROBE_SPLITS = 32  # of a split probe at most: more blocks come from more requests, so that the merge stays small
 TORCH_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 
@@ -289,18 +290,13 @@ def compiled_kernels() -> Iterator[list[Any]]:
         del kernel.run
 
 
-def group_of(variant: Variant) -> int:
-    """Query heads of one KV head in a variant's probes: full blocks where rows cost arithmetic."""
-    return variant.rows if variant.rows > 16 or not variant.head_dim_v else GROUP
-
-
 def resident_slots(pool: Pool, variant: Variant, gpu: Any) -> int:
     """Blocks of this variant that one SM holds, from the compiled kernel's registers and shared memory."""
     from decodecalc.verify.residency import resident_blocks
 
     with compiled_kernels() as seen:
         probe = Probe(pool, variant)
-        probe.calls(2 * pool.kv_heads, 1, count=1)[0]()
+        probe.calls(probe.cuts(2 * pool.kv_heads)[0], 1, count=1)[0]()
         torch.cuda.synchronize()
     compiled = seen[-1]
     compiled._init_handles()  # registers are known once the kernel is loaded
@@ -312,54 +308,69 @@ def unsplit_config(variant: Variant) -> Any:
     """The launch of one block per request and KV head."""
     from decodecalc_kernels import LaunchConfig
 
-    return LaunchConfig(tile_keys=variant.tile_keys, rows=variant.rows, warps=variant.warps, stages=variant.stages)
+    rows = max(16, next_power_of_2(variant.rows))
+    return LaunchConfig(tile_keys=variant.tile_keys, rows=rows, warps=variant.warps, stages=variant.stages)
 
 
 def split_config(variant: Variant, splits: int, split_keys: int, rows: int, v_dim: int) -> Any:
     """The launch of splits of one length; rows: output rows of the merge (tokens x query heads)."""
-    from decodecalc_kernels.heuristic import merge_shape
+    from decodecalc_kernels.blocks import merge_shape
 
     shape = merge_shape(splits, rows, v_dim)
     return unsplit_config(variant).replace(num_splits=splits, split_rule="size", split_value=split_keys, **shape)
+
+
+class Cut(NamedTuple):
+    """Equal requests, and splits of each."""
+
+    requests: int
+    splits: int
+
+    @property
+    def units(self) -> int:
+        """Blocks of one KV head."""
+        return self.requests * self.splits
 
 
 class Probe:
     """Launches of equal blocks of one variant: unsplit ones over requests, split ones over requests and splits."""
 
     def __init__(self, pool: Pool, variant: Variant) -> None:
-        self.pool, self.variant, self.heads = pool, variant, group_of(variant) * pool.kv_heads
+        self.pool, self.variant, self.heads = pool, variant, variant.rows * pool.kv_heads
         self.split = variant.path == SPLIT
 
-    def cut(self, blocks: int) -> tuple[int, int]:
-        """(requests, splits of each) that make about so many blocks: never more, but for the fewest there can be."""
+    def cuts(self, blocks: int, most: int = 1) -> list[Cut]:
+        """Ways (up to `most`) to make about so many blocks: never more, but for the fewest there can be."""
         units = max(blocks // self.pool.kv_heads, 1)
         if not self.split:
-            return units, 1
+            return [Cut(units, 1)]
         fewest = cdiv(units, PROBE_SPLITS)
         # Block counts that fill SMs evenly are what a curve is about: an exact cut where there is one.
-        exact = (r for r in range(fewest, MOST_REQUESTS * fewest + 1) if units % r == 0 and units // r > 1)
-        requests = next(exact, fewest)
-        return requests, max(units // requests, 2)
+        exact = [r for r in range(fewest, MOST_REQUESTS * fewest + 1) if units % r == 0 and units // r > 1]
+        return [Cut(r, max(units // r, 2)) for r in exact[:most] or [fewest]]
 
     def blocks(self, blocks: int) -> int:
         """How many they really are."""
-        requests, splits = self.cut(blocks)
-        return requests * splits * self.pool.kv_heads
+        return self.cuts(blocks)[0].units * self.pool.kv_heads
 
-    def calls(self, blocks: int, tiles: int, shared: bool = False, count: int = 0) -> list[Callable[[], Any]]:
+    def counts(self, sm_count: int, slots_per_sm: int) -> list[int]:
+        """The counts nearest to `derive.knots` that can be made, and the first past each of `derive.jumps`."""
+        past = (itertools.count(n + 1) for n in jumps(sm_count, slots_per_sm))
+        made = {next(m for m in above if self.blocks(m) == m) for above in past}
+        return sorted(made | {self.blocks(n) for n in knots(sm_count, slots_per_sm)})
+
+    def calls(self, cut: Cut, tiles: int, shared: bool = False, count: int = 0) -> list[Callable[[], Any]]:
         """Calls of both kernels (of the only one, unsplit): `count`, or enough to find nothing in the L2."""
         keys = tiles * self.variant.tile_keys
-        requests, splits = self.cut(blocks)
-        config, lens = unsplit_config(self.variant), [splits * keys] * requests
+        config, lens = unsplit_config(self.variant), [cut.splits * keys] * cut.requests
         if self.split:
-            config = split_config(self.variant, splits, keys, requests * self.heads, self.pool.v_dim)
+            config = split_config(self.variant, cut.splits, keys, cut.requests * self.heads, self.pool.v_dim)
         count = count or (FEWEST_CALLS if shared else self.pool.calls_for(lens))
         return kernel_calls(self.pool, config, lens, self.heads, count, shared=shared)
 
-    def merge_s(self, blocks: int, merge_of: Callable[[int, int], float]) -> float:
+    def merge_s(self, cut: Cut, merge_of: Callable[[int, int], float]) -> float:
         """Seconds of their merge: merge_of(output rows, splits)."""
-        requests, splits = self.cut(blocks)
-        return merge_of(requests * self.heads, splits) if self.split else 0.0
+        return merge_of(cut.requests * self.heads, cut.splits) if self.split else 0.0
 
 
 def stage_probes(
@@ -374,11 +385,16 @@ def stage_probes(
     spreads: list[float] = []
 
     def seconds(blocks: int, tiles: int) -> float:
-        found = time_calls(probe.calls(blocks, tiles))
-        spreads.append(found.spread)
-        return found.seconds - probe.merge_s(blocks, merge_of)
+        # Where all SMs get as many blocks, one in a wrong place shows: what the last merge leaves free decides.
+        full = blocks % sm_count == 0 and blocks > sm_count
+        times = []
+        for cut in probe.cuts(blocks, FULL_CUTS if full else 1):
+            found = time_calls(probe.calls(cut, tiles))
+            spreads.append(found.spread)
+            times.append(found.seconds - probe.merge_s(cut, merge_of))
+        return statistics.median(times)
 
-    counts = sorted({probe.blocks(n) for n in knots(sm_count, slots_per_sm)})
+    counts = probe.counts(sm_count, slots_per_sm)
     waves = [(probe.blocks(n), t) for n, t in wave_points(slots_per_sm * sm_count)]
     found = StageTimes(
         slots=slots_per_sm * sm_count,
@@ -393,7 +409,7 @@ def shared_tile(pool: Pool, variant: Variant, blocks: int) -> tuple[float, float
     probe = Probe(pool, variant)
 
     def slope(shared: bool) -> float:
-        many, long = (time_calls(probe.calls(blocks, t, shared)).seconds for t in (MANY, LONG))
+        many, long = (time_calls(probe.calls(probe.cuts(blocks)[0], t, shared)).seconds for t in (MANY, LONG))
         return (long - many) / (LONG - MANY)
 
     return slope(False), slope(True)
@@ -402,7 +418,7 @@ def shared_tile(pool: Pool, variant: Variant, blocks: int) -> tuple[float, float
 def merge_probes(pool: Pool) -> dict[tuple[int, int], float]:
     """Seconds of the merge alone, launch included, back to back, by (output rows, splits)."""
     from decodecalc_kernels import LaunchConfig
-    from decodecalc_kernels.heuristic import merge_shape
+    from decodecalc_kernels.blocks import merge_shape
 
     found = {}
     for rows in MERGE_ROWS:

@@ -142,7 +142,7 @@ def measure_sweep(trial: Trial) -> Sweep:
 def time_at(trial: Trial, choice: Any, splits: int, longest: int) -> Timed:
     """One point of the sweep: the chosen tile, warps and stages, splits of one size."""
     from decodecalc_kernels import LaunchConfig
-    from decodecalc_kernels.heuristic import merge_shape
+    from decodecalc_kernels.blocks import merge_shape
 
     batch, geo = trial.plan.batch, trial.plan.geometry
     shape = {

@@ -98,7 +98,7 @@ def _compile_merges(plan: LaunchPlan, run: Execution, inputs: Inputs) -> None:
     import torch
 
     from decodecalc_kernels import Workspace, decode_attention
-    from decodecalc_kernels.heuristic import merge_shape
+    from decodecalc_kernels.blocks import merge_shape
 
     tokens, q_heads, v_dim = inputs.out_shape
     rows = tokens * q_heads

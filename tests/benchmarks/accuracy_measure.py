@@ -27,7 +27,7 @@ from accuracy_cells import CELLS, PEER_FIT_CELLS, PEER_TEST_CELLS, SWEPT, SWEPT_
 
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import load_calibration
-from decodecalc.cost.tuning import default_variant, row_block, tune, tuned_variants
+from decodecalc.cost.tuning import default_variant, tune, tuned_variants
 from decodecalc.engines import plan
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv
@@ -60,14 +60,13 @@ def sized(cell: Cell, variant: Any, splits: int, split_keys: int) -> Any:
 def ruled(cell: Cell, rule: str, gpu: Any, calibration: Any) -> tuple[Any, tuple[int, ...] | None, Any]:
     """(launch, split values, variant) of the bundled kernel under a rule."""
     from decodecalc.verify.microbench import unsplit_config
-    from decodecalc_kernels.heuristic import merge_shape
+    from decodecalc_kernels.blocks import merge_shape
 
     geo, batch, kv = shape_of(cell)
-    rows = row_block(geo, 1)
     if rule == "bundled":
         best = tune(geo, batch, kv, gpu, calibration)
         return sized(cell, best, best.splits, best.split_keys), None, best
-    variant = default_variant(calibration, geo, kv, rows)
+    variant = default_variant(calibration, geo, kv)
     found = plan(rule, geo, batch, kv=kv, gpu=gpu)
     unsplit = unsplit_config(variant)
     if not found.is_split:
@@ -85,7 +84,7 @@ def sweep_launches(cell: Cell, gpu: Any, calibration: Any) -> list[tuple[Any, An
     """(launch, variant) of every distinct split count of the sweep, for every tuning of the cell's shape."""
     geo, _, kv = shape_of(cell)
     out: dict[Any, Any] = {}
-    for variant in tuned_variants(calibration, geo, kv, row_block(geo, 1)):
+    for variant in tuned_variants(calibration, geo, kv):
         tiles = cdiv(max(cell.lens), variant.tile_keys)
         for splits in SWEPT_SPLITS:
             if splits <= tiles:
@@ -303,7 +302,8 @@ def unique(jobs: list[Any]) -> list[Any]:
         for config in configs:
             same = config.replace(num_splits=2, split_value=1, split_unit=1) if not config.direct else config
             crowded = cell.kv_heads * len(cell.lens) * config.num_splits > CROWDED
-            key = (cell.q_heads, cell.kv_heads, cell.head_dim, cell.dtype, len(cell.lens) == 1, crowded, same)
+            eights = cdiv(cell.q_heads // cell.kv_heads, 8)
+            key = (eights, cell.head_dim, cell.dtype, crowded, same)
             if key not in seen:
                 seen.add(key)
                 new.append(config)

@@ -25,6 +25,7 @@ import numpy as np
 
 from decodecalc._version import __version__
 from decodecalc.cost.model import Work, step_terms, uniform_bodies
+from decodecalc.cost.parameters import START_TILES
 from decodecalc.cost.rates import Rates
 from decodecalc.cost.work import work_of
 from decodecalc.engines import load_policy
@@ -145,7 +146,7 @@ def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
         row_s=values["row_s"],
         blocks=(1.0, float(gpu.sm_count)),
         latency_s=(values["tau_s"],) * 2,
-        starts_s=(fixed,) * 3,
+        starts_s=(fixed,) * len(START_TILES),
         merge_rows=(1.0, 2.0),
         merge_splits=(1.0, 1025.0),
         merge_s=(merge, most) * 2,

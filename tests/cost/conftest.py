@@ -24,7 +24,7 @@ RATES = {
     "row_s": 1e-9,
     "blocks": (1.0, 100.0, 200.0),
     "latency_s": (0.4e-6, 0.8e-6, 1.4e-6),
-    "starts_s": ((1e-6, 1.5e-6, 2e-6), (1e-6, 2e-6, 3e-6), (1e-6, 2.5e-6, 4e-6)),
+    "starts_s": tuple((1e-6, (1.5 + i / 4) * 1e-6, (2 + i / 2) * 1e-6) for i in range(5)),
     "merge_rows": (8.0, 512.0),
     "merge_splits": (2.0, 64.0),
     "merge_s": (1.2e-6, 2e-6, 1.5e-6, 4e-6),
@@ -54,7 +54,7 @@ def calibration_file() -> dict[str, Any]:
     }  # fmt: skip
     kernel: dict[str, Any] = {
         "slots_per_sm": 2, "refill_s": 0.5e-6, "blocks": [1, 132, 264],
-        "t_start_1_s": [1e-6, 2e-6, 3e-6], "t_start_4_s": [1e-6, 2e-6, 3e-6], "t_start_16_s": [1e-6, 3e-6, 4e-6],
+        **{f"t_start_{t}_s": [1e-6, 2e-6, 3e-6] for t in (1, 2, 4, 8)}, "t_start_16_s": [1e-6, 3e-6, 4e-6],
         "merge_rows": [8, 512], "merge_splits": [2, 64], "merge_s": [1e-6, 2e-6, 1.5e-6, 4e-6],
     }  # fmt: skip
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodecalc.cost.model import (
-    UNEVEN,
     Terms,
     Work,
     latency,
@@ -21,6 +20,7 @@ from decodecalc.cost.model import (
     stream_time,
     uniform_bodies,
 )
+from decodecalc.cost.parameters import START_TILES
 from decodecalc.cost.rates import Rates
 
 times = st.floats(1e-9, 1e-4)
@@ -52,7 +52,7 @@ def rate_sets(draw: Any) -> Rates:
         row_s=draw(st.floats(0, 1e-8)),
         blocks=(1.0, float(sms + 1), float(sms * slots_per_sm + 2)),
         latency_s=draw(rising(times)),
-        starts_s=(low, tuple(1.5 * x for x in low), tuple(2 * x for x in low)),
+        starts_s=tuple(tuple(x * (1 + i / 4) for x in low) for i in range(len(START_TILES))),
         merge_rows=(8.0, 512.0),
         merge_splits=(2.0, 64.0),
         merge_s=sum(sorted(draw(st.lists(rising(times).map(lambda x: x[:2]), min_size=2, max_size=2))), ()),
@@ -75,6 +75,7 @@ def uniform_work(blocks: Any, tiles: Any, tile_bytes: float = 32768.0, splits: A
         launched_blocks=blocks,
         is_split=np.asarray(splits) > 1,
         live_splits=splits,
+        states=32 * np.asarray(splits),
         merge_bytes=np.asarray(splits) * 520.0 * 32 * (np.asarray(splits) > 1),
         merge_rows=32,
     )
@@ -168,19 +169,33 @@ def test_one_more_tile_or_block_costs_no_more_than_it_explains(r: Rates, blocks:
 
 
 def test_whole_waves(rates: Rates) -> None:
-    """200 slots: 200 equal blocks take one wave, 201 take two; the last one by itself waits for latency alone."""
+    """200 slots: 200 equal blocks take one wave, 201 take two; the last one by itself waits for latency alone, and
+    refills one slot of 200."""
     calm = replace(rates, exponent=20.0)
     one, two = (float(uniform_bodies(uniform_work(n, 10, 1.0), calm).scheduled_s) for n in (200, 201))
     assert one == pytest.approx(10 * 1.4e-6, rel=1e-3)
-    assert two == pytest.approx(one + 0.5e-6 + 10 * float(latency(1, rates)), rel=1e-3)
+    assert two == pytest.approx(one + 0.5e-6 / 200 + 10 * float(latency(1, rates)), rel=1e-3)
 
 
 def test_tiles_slow_down_as_the_device_fills(rates: Rates) -> None:
-    """Between the knots by straight lines; and one block more than SMs counts as a quarter of them doubly used, for the
-    SM with two is what ends last."""
+    """Between the knots by straight lines."""
     assert latency(np.array([1, 50.5, 100, 150, 200]), rates) == pytest.approx([0.4e-6, 0.6e-6, 0.8e-6, 1.1e-6, 1.4e-6])
-    assert float(latency(101, rates)) == float(latency(100 * (2 - UNEVEN), rates)) == pytest.approx(0.95e-6)
-    assert float(latency(10, rates, fullest=2)) == pytest.approx(0.95e-6)
+
+
+def test_blocks_that_share_an_sm_slow_each_other_where_others_are_idle(rates: Rates) -> None:
+    """Two on one SM: as with 103 blocks on 100 SMs; the curve decides where more than that are at work."""
+    assert float(latency(10, rates, fullest=2)) == pytest.approx(0.818e-6)
+    assert float(latency(10, rates, fullest=1)) == float(latency(10, rates))
+    assert float(latency(150, rates, fullest=2)) == float(latency(150, rates))
+
+
+def test_a_ragged_merge_takes_all_rows_mean_or_as_many_as_have_most_splits(rates: Rates) -> None:
+    """512 rows of 2 splits and one of 64 are 1086 states: as long as 17 rows of 64, not as 512 of them."""
+    few, many = float(merge_time(512, 2, 512 * 2, rates)), float(merge_time(512, 64, 512 * 64, rates))
+    assert few == pytest.approx(1.5e-6)
+    assert many == pytest.approx(4e-6)
+    assert float(merge_time(512, 64, 1086, rates)) == pytest.approx(float(merge_time(1086 / 64, 64, 1086, rates)))
+    assert 2e-6 < float(merge_time(512, 64, 1086, rates)) < 2.1e-6
 
 
 def test_a_start_lies_between_those_measured(rates: Rates) -> None:
@@ -193,9 +208,10 @@ def test_a_start_lies_between_those_measured(rates: Rates) -> None:
 
 def test_a_merge_is_read_off_its_table_and_carried_on_beyond(rates: Rates) -> None:
     """At knots, half way, and as far again beyond the last."""
-    assert merge_time(np.array([8, 512, 260]), np.array([2, 64, 33]), rates) == pytest.approx([1.2e-6, 4e-6, 2.175e-6])
-    assert float(merge_time(8, 126, rates)) == pytest.approx(2.8e-6)
-    assert float(merge_time(1, 1, rates)) == pytest.approx(1.2e-6)
+    rows, splits = np.array([8, 512, 260]), np.array([2, 64, 33])
+    assert merge_time(rows, splits, rows * splits, rates) == pytest.approx([1.2e-6, 4e-6, 2.175e-6])
+    assert float(merge_time(8, 126, 8 * 126, rates)) == pytest.approx(2.8e-6)
+    assert float(merge_time(1, 1, 1, rates)) == pytest.approx(1.2e-6)
 
 
 def test_a_lone_block_is_bound_by_latency_and_a_full_device_by_bytes(rates: Rates) -> None:

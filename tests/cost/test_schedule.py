@@ -18,7 +18,7 @@ from decodecalc.cost.schedule import Blocks, launch_order, list_schedule, ragged
 BASE: dict[str, Any] = {
     "sm_count": 4, "slots": 8, "launch_s": 0, "launch_block_s": 0, "gap_s": 0, "hbm_bytes_per_s": 1.0,
     "l2_bytes_per_s": 3.0, "l2_capacity_bytes": 1e6, "peak_flop_per_s": 1e15, "exponent": 2.0, "refill_s": 0.25,
-    "row_s": 0, "blocks": (1.0, 4.0, 40.0), "latency_s": (0.5, 1.0, 5.0), "starts_s": ((0.0, 0.0, 0.0),) * 3,
+    "row_s": 0, "blocks": (1.0, 4.0, 40.0), "latency_s": (0.5, 1.0, 5.0), "starts_s": ((0.0, 0.0, 0.0),) * 5,
     "merge_rows": (1.0, 2.0), "merge_splits": (1.0, 2.0), "merge_s": (0.0,) * 4, "warm": False,
     "half_width": 0,
 }  # fmt: skip
@@ -37,7 +37,7 @@ tile_lists = st.lists(st.integers(1, 50), min_size=1, max_size=120).map(lambda x
 def work_of(tiles: Any) -> Work:
     """Blocks with these tiles, a byte each."""
     total, n = int(tiles.sum()), int((tiles > 0).sum())
-    return Work(n, n, int(tiles.max()), total, total, total, total, len(tiles), False, 1, 0, 0)
+    return Work(n, n, int(tiles.max()), total, total, total, total, len(tiles), False, 1, 0, 0, 0)
 
 
 def blocks_of(tiles: Any) -> Blocks:
@@ -52,6 +52,23 @@ def test_equal_blocks_have_the_closed_form(rates: Rates, n: int, tiles: int) -> 
     closed, ragged = uniform_bodies(work_of(equal), rates), ragged_bodies(equal, work_of(equal), rates)
     for f in fields(Bodies):
         assert float(getattr(ragged, f.name)) == pytest.approx(float(getattr(closed, f.name)), rel=1e-6), f.name
+
+
+@given(rate_sets, st.integers(1, 40), st.integers(1, 20), st.integers(2, 60), st.data())
+def test_short_last_splits_have_the_closed_form_too(
+    rates: Rates, whole: int, short: int, tiles: int, data: st.DataObject
+) -> None:
+    """Up to one block an SM the two agree; beyond, the closed form lies between all blocks whole and none short."""
+    part = data.draw(st.integers(1, tiles - 1))
+    mixed = np.array([tiles] * whole + [part] * short, dtype=np.int64)
+    work = replace(work_of(mixed), short_blocks=short, short_tiles=part)
+    closed = float(uniform_bodies(work, rates).scheduled_s)
+    if whole + short <= rates.sm_count:
+        assert closed == pytest.approx(float(ragged_bodies(mixed, work, rates).scheduled_s), rel=1e-6)
+    if whole + short <= rates.slots:
+        none, all_whole = np.full(whole, tiles), np.full(whole + short, tiles)
+        low, high = (float(uniform_bodies(work_of(t), rates).scheduled_s) for t in (none, all_whole))
+        assert low * (1 - 1e-9) <= closed <= high * (1 + 1e-9)
 
 
 @given(tile_lists, st.integers(1, 40))
@@ -116,8 +133,8 @@ def test_blocks_without_work_between_the_others_crowd_some_sms() -> None:
     even, between = np.full(4, 50), np.array([50, 50, 0, 0, 50, 50, 0, 0])
     alone, crowded = (ragged_bodies(t, work_of(t), rates).scheduled_s for t in (even, between))
     assert alone == pytest.approx(50.0, rel=0.01)
-    # Two a SM: as with 4 x (2 - 0.75) = 5 of at most 40 blocks at work.
-    assert crowded == pytest.approx(50 * np.interp(5, (4, 40), (1, 5)), rel=0.01)
+    # Two a SM: as with 4 x 1.03 of at most 40 blocks at work.
+    assert crowded == pytest.approx(50 * np.interp(4.12, (4, 40), (1, 5)), rel=0.01)
     assert [s.slot % 4 for s in timeline(blocks_of(between), work_of(between), rates)] == [0, 1, 0, 1]
 
 

@@ -41,7 +41,7 @@ def test_no_split_count_is_predicted_faster_than_s_opt_by_more_than_2_percent(
     best = float(fastest(geo, steps, KV, GPU).total_s[0])
     rows = row_block(geo, 1)
     every = np.arange(1, 601)
-    for variant in tuned_variants(calibration, geo, KV, rows):
+    for variant in tuned_variants(calibration, geo, KV):
         rates = path_rates(calibration, GPU, variant, KV)
         _, _, time = split_curve(geo, steps, KV, rates, variant.tile_keys, rows, every)
         assert best <= time.min() * 1.02
@@ -92,7 +92,7 @@ def test_candidates_are_distinct_and_end_at_the_cap() -> None:
 def test_the_curve_holds_every_launchable_count_once() -> None:
     """2560 keys in tiles of 64: 40 tiles; the curve's counts are those that whole tiles allow."""
     calibration = load_calibration(gpu=GPU)
-    variant = next(v for v in tuned_variants(calibration, GEO, KV, 16))
+    variant = next(v for v in tuned_variants(calibration, GEO, KV))
     points = time_curve(GEO, dc.Batch.uniform(1, 2560), KV, GPU, variant, calibration)
     counts = [p.splits for p in points]
     assert counts == sorted(set(counts))

@@ -44,7 +44,7 @@ def test_another_rule_keeps_its_splits_and_gets_our_tile(engine: str) -> None:
     theirs, ours = dc.plan(engine, GEO, step, gpu="h200"), plan(step, split_policy=engine)
     assert list(ours.splits.keys) == list(theirs.splits.keys)
     assert ours.splits.live == theirs.splits.live
-    default = default_variant(load_calibration(gpu=dc.load_gpu("h200")), GEO, dc.KvCache(), 16)
+    default = default_variant(load_calibration(gpu=dc.load_gpu("h200")), GEO, dc.KvCache())
     assert (ours.tile_keys, ours.block_rows) == (default.tile_keys, 16)
     assert ours.stage1.grid == (8, 3, ours.splits.launched)
     assert ours.is_split == theirs.is_split
@@ -58,11 +58,11 @@ def test_fixed_size_is_batch_invariant() -> None:
 
 
 def test_a_count_by_hand_is_the_longest_request_s() -> None:
-    """2560 keys in 10 splits are 256 keys each: grid (8, 1, 10) and a merge of 32 heads."""
+    """2560 keys in 10 splits are 256 keys each: grid (8, 1, 10) and a merge of 32 heads, four a block."""
     found = plan(dc.Batch.uniform(1, 2560), num_splits=10, tile_keys=64)
     assert (found.splits.launched, found.splits.live, found.stage1.grid) == (10, (10,), (8, 1, 10))
     assert found.merge is not None
-    assert found.merge.grid == (32, 1, 1)
+    assert found.merge.grid == (8, 1, 2)
     assert found.scratch_bytes == 32 * 10 * 130 * 4
     assert found.state_values == 130
 

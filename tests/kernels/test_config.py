@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodecalc_kernels import LaunchConfig, default_config, invariant_config
-from decodecalc_kernels.blocks import default_rows, key_blocks, next_power_of_2
-from decodecalc_kernels.heuristic import merge_shape
+from decodecalc_kernels.blocks import default_rows, key_blocks, merge_shape, next_power_of_2
 
 
 @pytest.mark.parametrize(
@@ -76,13 +75,13 @@ def test_the_invariant_launch_differs_between_servers_only_in_the_grids_depth(on
 
 
 @given(st.integers(1, 1024), st.integers(1, 10_000), st.sampled_from([16, 48, 64, 80, 128, 256, 512]))
-def test_a_merge_s_blocks_are_small_and_its_steps_cover_few_splits_at_once(splits, rows, v_dim):
-    """At most two warps with 64 elements a thread, no step wider than the splits need, no more dims than there are."""
+def test_a_merge_s_blocks_are_small_and_take_all_states_of_a_row_in_one_step(splits, rows, v_dim):
+    """At most four warps with 64 elements a thread, up to 512 states a step, no more dims than there are."""
     shape = merge_shape(splits, rows, v_dim)
     config = LaunchConfig(num_splits=splits, split_rule="size", split_value=64, **shape)
     elements = config.merge_rows * config.merge_splits * config.merge_dims
     assert elements <= 64 * 32 * config.merge_warps
-    assert config.merge_warps <= 2
+    assert config.merge_warps <= 4
     assert config.merge_splits <= max(8, 2 * splits)
-    assert config.merge_splits >= min(splits, 64)
+    assert config.merge_splits >= min(splits, 512)
     assert config.merge_dims <= max(16, next_power_of_2(v_dim))

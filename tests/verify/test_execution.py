@@ -97,3 +97,19 @@ def test_the_pipeline_fits_shared_memory(engine):
     planned = plan(engine, Geometry(8, 1, 256), Batch.uniform(1, 8192), kv=KvCache(), gpu=GPU)
     config = execution_of(planned).launch
     assert config.tile_keys * config.stages * 2 * 256 * 2 < GPU.max_smem_bytes_per_block
+
+
+@given(
+    st.integers(1, 64), st.integers(64, 40_000), st.integers(2, 600), st.sampled_from([64, 80, 128, 256]),
+    st.sampled_from([1, 2, 4]),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_the_bundled_policy_plans_the_merge_that_the_launcher_runs(batch, context, splits, width, q_len):
+    """Grid and threads, whatever splits, rows and widths shape its blocks: 10 splits of 32 heads are (8, 1, 2)."""
+    step = Batch.uniform(batch, context, q_len)
+    planned = plan("bundled", Geometry(32, 8, width), step, gpu=GPU, num_splits=splits)
+    shapes = predicted_kernels(planned, execution_of(planned))
+    assert len(shapes) == 1 + planned.is_split
+    if planned.merge is not None:
+        assert planned.merge.grid == shapes[1].grid
+        assert planned.merge.threads == shapes[1].threads

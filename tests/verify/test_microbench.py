@@ -8,12 +8,12 @@ import pytest
 
 from decodecalc.cost.variants import SPLIT
 from decodecalc.verify.calibrate import all_variants, heads_of, merge_values
-from decodecalc.verify.derive import knots, wave_points
+from decodecalc.verify.derive import jumps, knots, wave_points
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from decodecalc.verify.microbench import PROBE_SPLITS, Probe, merge_probes, split_config
+from decodecalc.verify.microbench import FULL_CUTS, PROBE_SPLITS, Probe, merge_probes, split_config
 
 
 @pytest.mark.parametrize("slots", [1, 3, 6])
@@ -23,7 +23,7 @@ def test_every_knot_is_launched_with_about_as_many_blocks(slots):
         pool = SimpleNamespace(kv_heads=heads_of(variant), v_dim=variant.head_dim_v or 512)
         probe = Probe(pool, variant)
         for n in [*knots(132, slots), *(n for n, _ in wave_points(132 * slots))]:
-            requests, splits = probe.cut(n)
+            requests, splits = probe.cuts(n)[0]
             found = requests * splits * pool.kv_heads
             assert found == probe.blocks(n)
             assert found <= max(n, 2 * pool.kv_heads)
@@ -33,6 +33,22 @@ def test_every_knot_is_launched_with_about_as_many_blocks(slots):
                 assert found >= 0.9 * n
             if variant.path == SPLIT:
                 split_config(variant, splits, variant.tile_keys, requests * probe.heads, pool.v_dim)  # a valid launch
+
+
+@pytest.mark.parametrize("slots", [1, 3, 6])
+def test_whole_sm_fulls_are_launched_exactly_and_just_past(slots):
+    """132, 264 … blocks on a device of 132 SMs, and within a tenth of an SM-full above all but the last."""
+    for variant in all_variants():
+        probe = Probe(SimpleNamespace(kv_heads=heads_of(variant), v_dim=variant.head_dim_v or 512), variant)
+        found = probe.counts(132, slots)
+        assert set(range(132, 132 * slots + 1, 132)) <= set(found)
+        for full in jumps(132, slots):
+            assert any(full < n <= full + 13 for n in found)
+        assert max(found) == 132 * slots
+        for n in range(264, 132 * slots + 1, 132):
+            cuts = probe.cuts(n, FULL_CUTS)
+            assert {c.units * probe.pool.kv_heads for c in cuts} == {n}
+            assert len(cuts) > 1 or variant.path != SPLIT
 
 
 def test_merges_are_looked_up_by_padded_value_width():
