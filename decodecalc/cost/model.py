@@ -44,7 +44,9 @@ from decodecalc.cost.rates import Rates
 from decodecalc.record import record
 
 FloatArray = npt.NDArray[np.float64]
-PAST = 0.03  # blocks beyond one (two …) for each SM, as a share of those, from which the curves have made their jump
+# So many blocks beyond one (two …) for each SM, as a share of the SMs, and the curves have made their jump: the first
+# count past a whole SM-full that `calibrate` can make of four KV heads is 136 on 132 SMs.
+PAST = 0.03
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
@@ -56,7 +58,8 @@ class Work:
     longest block; tiles_total: of all blocks; hbm_bytes: KV read once;
     requested_bytes: KV as the blocks ask for it; launched_blocks: the grid; live_splits, states, merge_bytes: of
     the merge (0 where nothing is split): most splits of a row, partial states of all merge_rows output rows, and their
-    bytes; rows: live query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers).
+    bytes; rows: live query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers);
+    short_blocks, short_tiles: blocks of equal requests' last splits, where those have fewer tiles, and how many.
     """
 
     blocks: Any
