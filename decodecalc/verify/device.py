@@ -110,8 +110,8 @@ def open_device(kind: str, index: int = 0) -> Device:
 
     if not torch.cuda.is_available():
         raise MissingDependencyError(
-            "verify needs a CUDA GPU and torch sees none: run it where there is one, check the kernels' logic with "
-            "--device interpreter, or see what would be checked with --dry-run"
+            "this needs a CUDA GPU and torch sees none: run it where there is one (without one, verify checks the "
+            "kernels' logic with --device interpreter, and says what it would check with --dry-run)"
         )
     if not 0 <= index < torch.cuda.device_count():
         raise InputError(f"there is no GPU {index} on this machine: it has 0 to {torch.cuda.device_count() - 1}")
