@@ -61,7 +61,7 @@ def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
         return {"merge_rows": 4, "merge_splits": 2, "merge_dims": min(256, width), "merge_warps": 1}
     if num_splits <= 4 and not many:
         splits = 2 if num_splits <= 2 else 4
-        return {"merge_splits": splits, "merge_dims": min(512 // splits, width), "merge_warps": 1}
+        return {"merge_rows": 1, "merge_splits": splits, "merge_dims": min(512 // splits, width), "merge_warps": 1}
     if num_splits <= 8:
         return {"merge_rows": 4, "merge_splits": 8, "merge_dims": min(64 if many else 32, width), "merge_warps": 1}
     if num_splits <= 16:
@@ -69,4 +69,5 @@ def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
     splits = min(next_power_of_2(num_splits), MOST_MERGED)
     few = rows * v_dim <= FEW_MERGED
     dims = 64 if splits == 32 and not few else 16 if splits == MOST_MERGED else 32
-    return {"merge_splits": splits, "merge_dims": min(dims, width), "merge_warps": max(splits * dims // 2048, 1)}
+    warps = max(splits * dims // 2048, 1)
+    return {"merge_rows": 1, "merge_splits": splits, "merge_dims": min(dims, width), "merge_warps": warps}

@@ -212,24 +212,24 @@ def uniform_bodies(work: Work, rates: Rates) -> Bodies:
     shares = shares_of(work, rates, whole)
     waves, left = n // rates.slots, n % rates.slots
 
-    def wave(k: Any, length: Any = 1.0, compute: bool = True) -> Any:
-        return length * wave_time(k, block_time(tiles, k, work.rows, rates), shares, rates, compute)
+    def wave(k: Any, *compute: bool) -> list[Any]:
+        w = block_time(tiles, k, work.rows, rates)
+        return [wave_time(k, w, shares, rates, with_it) for with_it in compute]
 
-    def first(compute: bool = True) -> Any:
-        """Waves before the last: all slots; one wave: all blocks, then those that are not short."""
-        alone = wave(np.minimum(n, rates.slots), compute=compute)
-        return np.where(n > rates.slots, alone, part * alone + (1 - part) * wave(n - short, compute=compute))
-
-    one, several = first(), n > rates.slots
-    last = np.where(left > 0, wave(left, np.where(short >= left, part, 1.0)), 0.0)
+    # A wave before the last, all slots; or the only one, all blocks and then those that are not short.
+    one, bare = wave(np.minimum(n, rates.slots), True, False)
+    several = n > rates.slots
+    if short.any():
+        late, late_bare = wave(n - short, True, False)
+        one = np.where(several, one, part * one + (1 - part) * late)
+        bare = np.where(several, bare, part * bare + (1 - part) * late_bare)
+    last = np.where(left > 0, np.where(short >= left, part, 1.0) * wave(left, True)[0], 0.0)
     stretch = np.where(several, np.maximum(whole / rates.slots, 1.0), 1.0)
     refill = rates.refill_s * (stretch - 1)
     scheduled = np.where(several, waves * one + last, one) + rates.refill_s * np.maximum(n / rates.slots - 1, 0)
     even = one * stretch + refill
     busy = n > 0
-    return Bodies(
-        *(np.where(busy, x, 0.0) for x in (np.maximum(scheduled, even), even, first(False) * stretch + refill))
-    )
+    return Bodies(*(np.where(busy, x, 0.0) for x in (np.maximum(scheduled, even), even, bare * stretch + refill)))
 
 
 def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:

@@ -161,14 +161,13 @@ class _MergeBlocks(NamedTuple):
 
 def _merge_blocks(launched: Any, rows: IntArray, v_dim: int) -> _MergeBlocks:
     """The launcher's merge for so many splits and output rows [N]; where nothing is split, that of two splits."""
-    from decodecalc_kernels.blocks import merge_shape, next_power_of_2
+    from decodecalc_kernels.blocks import merge_shape
 
     each = int(rows.max(initial=0)) + 1  # one number for each pair of splits and rows
     kinds, which = np.unique(launched * each + rows, return_inverse=True)
     shapes = [merge_shape(kind // each, kind % each, v_dim) for kind in kinds.tolist()]
-    width = max(16, next_power_of_2(v_dim))
-    columns = ((s.get("merge_rows", 1), min(s["merge_dims"], width), s["merge_warps"]) for s in shapes)
-    found = np.array(list(columns), dtype=np.int64).reshape(-1, 3)[which]
+    columns = [(s["merge_rows"], s["merge_dims"], s["merge_warps"]) for s in shapes]
+    found = np.array(columns, dtype=np.int64).reshape(-1, 3)[which]
     return _MergeBlocks(*found.T)
 
 

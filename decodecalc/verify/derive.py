@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from math import log
 
 import numpy as np
@@ -49,9 +49,9 @@ def derive_stage(times: StageTimes, launch_s: float) -> dict[str, list[float] | 
     seen = {t: rising([times.by_blocks[n, t] for n in blocks]) for t in TILES}
     tau = rising(np.maximum(seen[LONG] - seen[MANY], 0.0) / (LONG - MANY))
     starts = [np.maximum(seen[t] - launch_s - t * tau, 0.0) for t in START_TILES]
-    for (t, low), (i, high) in zip(zip(START_TILES, starts), enumerate(starts[1:], 1)):
+    for i, (t, more) in enumerate(pairwise(START_TILES), 1):
         # Between these counts a start moves with the logarithm: no faster down than tiles add.
-        starts[i] = np.maximum(high, low - log(START_TILES[i] / t) * t * tau)
+        starts[i] = np.maximum(starts[i], starts[i - 1] - log(more / t) * t * tau)
     few, many = sorted({n for n, _ in times.waves})
     waves = (many - few) / times.slots
     refills = [(times.waves[many, t] - times.waves[few, t]) / waves - t * tau[-1] for t in WAVE_TILES]

@@ -1,6 +1,6 @@
 """How far predictions are from measured times on an H200: the report, from raw times; needs no GPU.
 
-    python tests/benchmarks/accuracy.py --raw reports/h200/accuracy-raw.json \\
+    python tests/benchmarks/accuracy.py --raw reports/h200/accuracy.json \\
         --peers reports/h200/kernels-vs-peers.json --output reports/h200/accuracy
 
 --raw: what `accuracy_measure.py` wrote on the GPU (families held out before fitting: accuracy_cells.py), or what an
