@@ -298,7 +298,7 @@ def draw(points: list[Point], output: Path) -> list[str]:
         ("time", lambda p: p.measured_s * 1e6, lambda p: p.predicted_s * 1e6, "measured, µs", "predicted, µs"),
         ("error", lambda p: p.kv_bytes, lambda p: 100 * p.error, "KV bytes of the layer", "error, %"),
     ):
-        figure, axes = plt.subplots(figsize=(6.4, 4.4))
+        figure, axes = plt.subplots(figsize=(9.2, 4.4))
         for part in dict.fromkeys(p.part for p in points):
             mine = [p for p in points if p.part == part]
             axes.plot([x_of(p) for p in mine], [y_of(p) for p in mine], "o", markersize=4, alpha=0.7, label=part)
@@ -310,7 +310,7 @@ def draw(points: list[Point], output: Path) -> list[str]:
         else:
             axes.axhline(0, color="grey", linewidth=0.8)
         axes.set(xlabel=x_label, ylabel=y_label)
-        axes.legend(fontsize=7, frameon=False)
+        axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         figure.tight_layout()
         path = output.with_name(f"{output.name}-{name}.svg")
         figure.savefig(path, metadata={"Date": None})
