@@ -19,7 +19,7 @@ _HOME = {
     "Gpu": "decodecalc.gpus",
     "InputError": "decodecalc.errors",
     "KvCache": "decodecalc.kvcache",
-    "LaunchPlan": "decodecalc.launch",
+    "LaunchPlan": "decodecalc.launch.plan",
     "MissingDependencyError": "decodecalc.errors",
     "Model": "decodecalc.models",
     "ModelConfigError": "decodecalc.errors",
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu, detect_gpu, gpu_names, load_gpu
     from decodecalc.kvcache import KvCache
-    from decodecalc.launch import LaunchPlan
+    from decodecalc.launch.plan import LaunchPlan
     from decodecalc.models import Model, load_model, zoo_names
 
 

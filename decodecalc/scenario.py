@@ -7,11 +7,11 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.base import Policy
 from decodecalc.engines.registry import engine_names, load_policies, out_of_scope
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.policy import Policy
 from decodecalc.models import LayerGroup
 from decodecalc.record import record
 

@@ -171,7 +171,7 @@ def _options(policy: Any) -> Iterator[str]:
 
 def gpus() -> str:
     """The GPU table as `decodecalc gpus` prints it."""
-    from decodecalc.report.gpus import gpus_table
+    from decodecalc.tables.gpus import gpus_table
 
     lead = (
         "One row per GPU; peaks are dense. `decodecalc gpus NAME` shows every field of one GPU with its source, how"
@@ -183,7 +183,7 @@ def gpus() -> str:
 
 def models() -> str:
     """The zoo as `decodecalc models` prints it."""
-    from decodecalc.report.models import zoo_table
+    from decodecalc.tables.models import zoo_table
 
     lead = (
         "The zoo. Any Hugging Face `config.json` works as well: `--model path/to/config.json`, its folder, or `-` for"
@@ -193,7 +193,7 @@ def models() -> str:
 
 
 def _table(table: Any) -> str:
-    from decodecalc.report.table import render
+    from decodecalc.tables.table import render
 
     return render(table, "markdown")
 
@@ -212,7 +212,11 @@ _GROUPS = {
 _RETURNED = {
     "On what": ("decodecalc.gpus.gpu.Peak",),
     "What is planned": ("decodecalc.models.model.LayerGroup", "decodecalc.models.model.RankModel"),
-    "The launch": ("decodecalc.launch.Splits", "decodecalc.launch.KernelLaunch", "decodecalc.launch.Gate"),
+    "The launch": (
+        "decodecalc.launch.plan.Splits",
+        "decodecalc.launch.plan.KernelLaunch",
+        "decodecalc.launch.plan.Gate",
+    ),
     "What it means": (
         "decodecalc.analysis.occupancy.Occupancy",
         "decodecalc.analysis.segments.Segment",

@@ -14,7 +14,7 @@ from decodecalc.analysis.paging import paging
 from decodecalc.analysis.roofline import roofline, tile_work
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
-from decodecalc.launch import KernelLaunch, LaunchPlan
+from decodecalc.launch.plan import KernelLaunch, LaunchPlan
 from decodecalc.record import record
 from decodecalc.units import human_bytes, human_rate
 

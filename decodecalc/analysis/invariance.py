@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from decodecalc.errors import GateError
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 
 # Option by which each engine enters that mode, and its value. vLLM VLLM_BATCH_INVARIANT; SGLang
 # --enable-deterministic-inference; FlashInfer disable_split_kv, which vLLM's mode sets.

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.intmath import cdiv
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.arrays import Batches, Launches
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.record import record
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
-    from decodecalc.engines.base import Policy
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.kvcache import KvCache
+    from decodecalc.launch.policy import Policy
 
 FLIP_SEARCH_LIMIT = 4096
 

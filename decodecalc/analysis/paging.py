@@ -12,7 +12,7 @@ from typing import Any
 from decodecalc.errors import GateError, InputError
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.record import record
 from decodecalc.values import Shown
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.traffic import traffic
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.record import record
 from decodecalc.values import Shown
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from decodecalc.intmath import cdiv
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.record import record
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.arrays import Batches, Launches
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.record import record
 from decodecalc.values import Shown
 

@@ -55,7 +55,7 @@ def command(
     CSV, and Nsight Compute CSV. Say what ran (--model, --seq-lens or --batch with --context) as far as you know: the
     rest is taken from the launches where they show it. Exit code 1: something differs, or there was nothing to check.
     """
-    from decodecalc.report.audit import audit_table
+    from decodecalc.tables.audit import audit_table
     from decodecalc.trace.audit import audit_traces
 
     known, inputs = _known(values)
@@ -70,7 +70,7 @@ def command(
     ]
     table = audit_table(found, inputs, heading)
     if html is not None:
-        from decodecalc.report.audit import audit_page
+        from decodecalc.tables.audit import audit_page
 
         write_text(audit_page(found, table), html)
     emit(table, format_, output)
@@ -154,7 +154,7 @@ def _progress(stack: ExitStack) -> Callable[[str], Callable[[int], None]]:
     def start(path: str) -> Callable[[int], None]:
         from rich.markup import escape
 
-        from decodecalc.report.text import plain
+        from decodecalc.tables.text import plain
 
         size = os.path.getsize(path) if os.path.isfile(path) else None
         task = bars.add_task(escape(f"reading {plain(os.path.basename(path))}"), total=size)

@@ -21,6 +21,6 @@ def command(format_: str, output: str | None, curve: bool, l2: str, calibration:
 
     S*: smallest count whose first wave covers the SMs. S_opt: the count of least predicted time.
     """
-    from decodecalc.report.choose import choose_table
+    from decodecalc.tables.choose import choose_table
 
     emit(choose_table(resolve(values, default_engine="all"), l2, calibration, curve), format_, output)

@@ -16,12 +16,12 @@ from decodecalc.errors import InputError
 @output_options
 def command(engine: str | None, installed: bool, path: str | None, format_: str, output: str | None) -> int:
     """List policies, or show one: its rule in words and formula, versions, sources, options."""
-    from decodecalc.report.engines import engine_table, engines_table
+    from decodecalc.tables.engines import engine_table, engines_table
 
     if path and not installed:
         raise InputError("--path goes with --installed")
     if installed:
-        from decodecalc.report.installed import installed_table
+        from decodecalc.tables.installed import installed_table
 
         table, code = installed_table(path)
         emit(table, format_, output)

@@ -15,7 +15,7 @@ from decodecalc.cli.output import emit, write_text
 @output_options
 def command(format_: str, output: str | None, **values: Any) -> None:
     """One layer of one decode step from inputs to bytes, each formula with its numbers put in."""
-    from decodecalc.report.explain import explain_table, explain_text
+    from decodecalc.tables.explain import explain_table, explain_text
 
     request = resolve(values)
     if format_ in ("json", "csv"):

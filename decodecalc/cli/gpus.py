@@ -13,6 +13,6 @@ from decodecalc.cli.output import emit
 @output_options
 def command(gpu: str | None, format_: str, output: str | None) -> None:
     """List the GPUs, or show one GPU's fields, each with source, confidence and what other sources say."""
-    from decodecalc.report.gpus import fields_table, gpus_table
+    from decodecalc.tables.gpus import fields_table, gpus_table
 
     emit(gpus_table() if gpu is None else fields_table(gpu), format_, output)

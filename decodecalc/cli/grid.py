@@ -20,6 +20,6 @@ def command(format_: str, output: str | None, **values: Any) -> None:
 
     Without --engine, every engine is listed, best coverage first.
     """
-    from decodecalc.report.grid import grid_table
+    from decodecalc.tables.grid import grid_table
 
     emit(grid_table(resolve(values, default_engine="all")), format_, output)

@@ -138,7 +138,7 @@ def run(argv: list[str], debug: bool = False) -> int:
 
 
 def _say(message: str, ctx: click.Context | None = None) -> None:
-    from decodecalc.report.text import plain
+    from decodecalc.tables.text import plain
 
     lines = [plain(line) for line in message.splitlines()[:3]]
     click.echo("error: " + "\n".join(lines)[:1000], err=True)

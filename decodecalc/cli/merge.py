@@ -15,6 +15,6 @@ from decodecalc.cli.output import emit
 @output_options
 def command(format_: str, output: str | None, **values: Any) -> None:
     """Partial-state bytes, allocated and live, written and read, against KV bytes; per layer and per token."""
-    from decodecalc.report.merge import merge_table
+    from decodecalc.tables.merge import merge_table
 
     emit(merge_table(resolve(values)), format_, output)

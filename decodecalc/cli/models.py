@@ -14,6 +14,6 @@ from decodecalc.cli.output import emit
 @output_options
 def command(model: str | None, tp: int, format_: str, output: str | None) -> None:
     """List the zoo, or show MODEL (zoo name, config.json, folder, - for stdin, cached repo id)."""
-    from decodecalc.report.models import model_table, zoo_table
+    from decodecalc.tables.models import model_table, zoo_table
 
     emit(zoo_table() if model is None else model_table(model, tp), format_, output)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from decodecalc.errors import InputError
-from decodecalc.report.table import Table, render
+from decodecalc.tables.table import Table, render
 
 
 def emit(table: Table, format: str, output: str | None = None) -> None:

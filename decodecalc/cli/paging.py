@@ -24,6 +24,6 @@ def command(
 
     A page size that an engine refuses ends with exit code 2 and the multiple it needs: a start-up error there too.
     """
-    from decodecalc.report.paging import paging_table
+    from decodecalc.tables.paging import paging_table
 
     emit(paging_table(resolve(values), allocator_page_size, page_ids), format_, output)

@@ -37,7 +37,7 @@ def command(
     """Draw FIGURE as PNG, SVG or PDF, by the file's suffix."""
     from decodecalc.plot.style import check_suffix, figure_bytes, fit_titles
     from decodecalc.plot.style import figure as new_figure
-    from decodecalc.report.table import Table, render
+    from decodecalc.tables.table import Table, render
 
     module = load_figure(figure)
     choices = getattr(module, "AGAINST", ())

@@ -40,7 +40,7 @@ def command(
 
     roofline: data-sheet bandwidth and peak alone. overhead + bytes: launches plus bytes at the sustained rate.
     """
-    from decodecalc.report.predict import predict_table
+    from decodecalc.tables.predict import predict_table
 
     request = resolve(values)
     emit(predict_table(request, kernel, l2, launch, calibration, provenance), format_, output)

@@ -16,6 +16,6 @@ from decodecalc.cli.output import emit
 @output_options
 def command(format_: str, output: str | None, compare: bool, **values: Any) -> None:
     """FLOP, bytes, intensity of the layer and of one tile, wasted tile rows, the ridge, how far memory-bound."""
-    from decodecalc.report.roofline import roofline_table
+    from decodecalc.tables.roofline import roofline_table
 
     emit(roofline_table(resolve(values), compare), format_, output)

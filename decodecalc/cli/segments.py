@@ -16,6 +16,6 @@ from decodecalc.cli.output import emit
 @output_options
 def command(format_: str, output: str | None, request: int | None, **values: Any) -> None:
     """Every split of every request: its keys, its tiles, live, early exit or outside the window."""
-    from decodecalc.report.segments import segments_table
+    from decodecalc.tables.segments import segments_table
 
     emit(segments_table(resolve(values), request), format_, output)

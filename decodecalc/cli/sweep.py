@@ -100,8 +100,8 @@ def _top(
     axes: Any, top: Any, columns: list[str], values: dict[str, Any], shard: Any, numbers: tuple[int, int], kind: str
 ) -> None:
     from decodecalc.cli.output import write_text
-    from decodecalc.report.table import csv_lines
     from decodecalc.sweeps.run import sweep
+    from decodecalc.tables.table import csv_lines
 
     if kind == "parquet":
         raise InputError("--top writes .csv or .jsonl")

@@ -194,7 +194,7 @@ def _dry_run(
     values: dict[str, Any],
     shard: tuple[int, int] | None,
 ) -> int:
-    from decodecalc.report.verify import dry_run_table
+    from decodecalc.tables.verify import dry_run_table
     from decodecalc.verify.suites import deal
 
     planned = deal(planned, *shard) if shard else planned
@@ -340,11 +340,11 @@ class _Run:
 
 def write_report(report: Report, base: str | None, format_: str, output: str | None) -> None:
     """BASE's files when there is a base; the asked format to the output, or to stdout."""
-    from decodecalc.report.verify import html_page, markdown, terminal_text, verify_table
+    from decodecalc.tables.verify import html_page, markdown, terminal_text, verify_table
 
     pictures: dict[str, tuple[bytes, str]] = {}
     if base is not None or format_ == "html":
-        from decodecalc.report.verify_figures import figures
+        from decodecalc.tables.verify_figures import figures
 
         pictures = figures(report)
     if base is not None:
@@ -397,8 +397,8 @@ class _Display:
         counts = self._counts.setdefault(finding.claim, {})
         counts[finding.verdict] = counts.get(finding.verdict, 0) + 1
         if self._verbose:
-            from decodecalc.report.text import plain
-            from decodecalc.report.verify import amount
+            from decodecalc.tables.text import plain
+            from decodecalc.tables.verify import amount
 
             q = finding.first
             numbers = f" {q.name}: {amount(q.predicted, q.unit)} / {amount(q.observed, q.unit)}" if q else ""
@@ -433,7 +433,7 @@ class _Display:
         from rich.table import Table
         from rich.text import Text
 
-        from decodecalc.report.text import plain
+        from decodecalc.tables.text import plain
         from decodecalc.verify.claims import CLAIMS, VERDICTS
 
         table = Table(box=None, pad_edge=False)

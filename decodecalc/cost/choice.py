@@ -18,11 +18,11 @@ from decodecalc.record import record
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
-    from decodecalc.engines.base import Policy
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.kvcache import KvCache
-    from decodecalc.launch import LaunchPlan
+    from decodecalc.launch.plan import LaunchPlan
+    from decodecalc.launch.policy import Policy
 
 # How each engine is told a split count, where it can be: {s} is the count, {pages} the pages of one split; and the
 # option of our policy that stands for it. Read from the sources that the policies name.

@@ -18,18 +18,18 @@ from decodecalc.cost.schedule import Blocks, Slot, cut_tiles, idle_matter, launc
 from decodecalc.cost.tuning import STATE_SCALARS, default_variant, pick, row_block, used_rows
 from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, on_path, resolve, wanted_variant
 from decodecalc.cost.work import on_bundled, scheduler_kernels, work_of
-from decodecalc.engines.arrays import Batches, Launches
 from decodecalc.errors import InputError
 from decodecalc.intmath import cdiv, distinct
-from decodecalc.launch import KernelLaunch, KeyRanges, LaunchPlan
+from decodecalc.launch.arrays import Batches, Launches
+from decodecalc.launch.plan import KernelLaunch, KeyRanges, LaunchPlan
 from decodecalc.record import record
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
-    from decodecalc.engines.base import Policy
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.kvcache import KvCache
+    from decodecalc.launch.policy import Policy
 
 OWN = "own"
 BOUNDS = {

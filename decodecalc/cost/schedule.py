@@ -29,7 +29,7 @@ from decodecalc.cost.model import (
 )
 from decodecalc.cost.rates import Rates
 from decodecalc.intmath import IntArray, cdiv
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 
 
 class Slot(NamedTuple):

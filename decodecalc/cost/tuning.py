@@ -25,8 +25,8 @@ from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.schedule import cut_tiles, ragged_bodies
 from decodecalc.cost.variants import BUNDLED, SPLIT, on_path, resolve, tile_elements, wanted_variant
-from decodecalc.engines.arrays import Batches, BoolArray, visible_start
 from decodecalc.intmath import IntArray, cdiv
+from decodecalc.launch.arrays import Batches, BoolArray, visible_start
 from decodecalc.record import record
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from decodecalc.analysis.traffic import traffic_arrays
 from decodecalc.cost.model import Work
 from decodecalc.cost.tuning import STATE_SCALARS
-from decodecalc.engines.arrays import Batches, KernelArray, Launches
 from decodecalc.intmath import cdiv
+from decodecalc.launch.arrays import Batches, KernelArray, Launches
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry

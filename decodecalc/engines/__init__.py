@@ -8,7 +8,7 @@ from decodecalc.batch import Batch
 from decodecalc.engines.registry import engine_names, load_policies, load_policy, split_version
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu

@@ -6,29 +6,29 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from decodecalc.engines.base import Policy
 from decodecalc.errors import UnknownNameError
+from decodecalc.launch.policy import Policy
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
 
-# name -> module under decodecalc.engines holding `POLICY` (or `POLICIES`, by name, where two share one file).
+# name -> module holding `POLICY` (or `POLICIES`, by name, where two share one file).
 _MODULES = {
-    "vllm-triton": "vllm_triton",
-    "sglang-triton": "sglang_triton",
-    "flash-attention-2": "flash_attention_2",
-    "flash-attention-3": "flash_attention_3",
-    "flashinfer": "flashinfer",
-    "flashmla": "flashmla",
-    "vllm-triton-mla": "vllm_triton_mla",
-    "paged-attention-v1": "paged_attention",
-    "paged-attention-v2": "paged_attention",
-    "rocm-paged": "rocm_paged",
-    "aiter-unified": "aiter_unified",
-    "flash-decoding": "flash_decoding",
-    "flex-decoding": "flex_decoding",
-    "bundled": "bundled",
+    "vllm-triton": "decodecalc.engines.vllm.triton",
+    "sglang-triton": "decodecalc.engines.sglang.triton",
+    "flash-attention-2": "decodecalc.engines.flash_attention.fa2",
+    "flash-attention-3": "decodecalc.engines.flash_attention.fa3",
+    "flashinfer": "decodecalc.engines.flashinfer.decode",
+    "flashmla": "decodecalc.engines.flashmla.dense",
+    "vllm-triton-mla": "decodecalc.engines.vllm.triton_mla",
+    "paged-attention-v1": "decodecalc.engines.vllm.paged_attention",
+    "paged-attention-v2": "decodecalc.engines.vllm.paged_attention",
+    "rocm-paged": "decodecalc.engines.vllm.rocm_paged",
+    "aiter-unified": "decodecalc.engines.aiter.unified",
+    "flash-decoding": "decodecalc.engines.textbook.flash_decoding",
+    "flex-decoding": "decodecalc.engines.flex.decoding",
+    "bundled": "decodecalc.cost.bundled",
 }
 DEFAULT_ENGINE = "vllm-triton"
 # What an engine is for, where that is narrow: known without loading its module, so that `all` pays for those it can
@@ -52,7 +52,7 @@ def load_policy(name: str) -> Policy:
     """The policy called `name` (without a version). UnknownNameError names the nearest."""
     if name not in _MODULES:
         raise UnknownNameError("engine", name, _MODULES)
-    module = importlib.import_module(f"decodecalc.engines.{_MODULES[name]}")
+    module = importlib.import_module(_MODULES[name])
     policies = getattr(module, "POLICIES", None)
     found: Policy = policies[name] if policies else module.POLICY
     return found

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.arrays import Batches
 from decodecalc.errors import GateError
+from decodecalc.launch.arrays import Batches
 from decodecalc.plot.style import COLORS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from decodecalc.plot.measured import report_rows
 from decodecalc.plot.style import COLORS, MARKERS
-from decodecalc.report.roofline import roofline_table
+from decodecalc.tables.roofline import roofline_table
 
 if TYPE_CHECKING:
     from decodecalc.cli.options import Request

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.arrays import Batches, Launches
-from decodecalc.engines.base import Policy, PolicyVersion
 from decodecalc.errors import GateError
+from decodecalc.launch.arrays import Batches, Launches
+from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.models import LayerGroup
 from decodecalc.record import record
 

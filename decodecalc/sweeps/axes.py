@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decodecalc.engines import load_policies
-from decodecalc.engines.base import Policy, PolicyVersion
-from decodecalc.engines.options import EngineOptions
 from decodecalc.errors import InputError, ShardingError
 from decodecalc.intmath import IntArray
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.options import EngineOptions
+from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.models import LayerGroup, Model
 from decodecalc.record import record
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from decodecalc.analysis.occupancy import Occupancy, occupancy_arrays
 from decodecalc.analysis.traffic import Traffic, traffic_arrays
-from decodecalc.engines.arrays import Batches, KernelArray, Launches
+from decodecalc.launch.arrays import Batches, KernelArray, Launches
 from decodecalc.sweeps.axes import Family
 
 CONSTANT = (

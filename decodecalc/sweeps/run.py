@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from decodecalc.engines.arrays import Batches
 from decodecalc.errors import GateError
 from decodecalc.intmath import IntArray
+from decodecalc.launch.arrays import Batches
 from decodecalc.models import LayerGroup
 from decodecalc.scenario import shortens
 from decodecalc.sweeps.axes import Axes, Family, families, shard_range, steps

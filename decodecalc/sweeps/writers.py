@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from decodecalc.errors import InputError, MissingDependencyError
-from decodecalc.report.table import csv_value
 from decodecalc.sweeps.columns import Chunk
+from decodecalc.tables.table import csv_value
 
 TEXT_COLUMNS = ("model", "gpu", "engine", "version", "layer_group", "kv_dtype", "path")
 LIST_COLUMNS = ("grid", "merge_grid")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.traffic import traffic
-from decodecalc.engines.base import Policy
 from decodecalc.engines.registry import load_policy
 from decodecalc.errors import DecodecalcError, InputError
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.policy import Policy
 from decodecalc.models import LayerGroup
 from decodecalc.scenario import Scenarios
 from decodecalc.trace.beliefs import DECODE, Belief, Company, believe

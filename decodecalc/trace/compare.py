@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from decodecalc.launch import KernelLaunch, LaunchPlan
+from decodecalc.launch.plan import KernelLaunch, LaunchPlan
 from decodecalc.trace.beliefs import Belief
 from decodecalc.trace.events import KernelShape, dim3
 from decodecalc.trace.kernel_names import function_name

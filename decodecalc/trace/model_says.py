@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from decodecalc.errors import InputError
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 
 if TYPE_CHECKING:
     from decodecalc.batch import Batch

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decodecalc.intmath import cdiv, next_power_of_2
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 
 if TYPE_CHECKING:
     from decodecalc.cost import Calibration

@@ -6,7 +6,7 @@ from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.roofline import roofline
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.verify.claims import FAIL, OFF, PASS, Finding, Quantity, exact, skip
 from decodecalc.verify.driver import driver_blocks_per_sm
 from decodecalc.verify.execution import Execution, predicted_kernels

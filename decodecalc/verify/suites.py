@@ -14,13 +14,13 @@ from decodecalc.batch import Batch
 from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup, load_model
 from decodecalc.scenario import effective_batch
 
 if TYPE_CHECKING:
-    from decodecalc.engines.base import Policy
     from decodecalc.gpus import Gpu
+    from decodecalc.launch.policy import Policy
 
 DENSE = ("bundled", "vllm-triton", "sglang-triton")
 LATENT = ("bundled", "vllm-triton-mla", "sglang-triton")

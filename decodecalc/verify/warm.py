@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decodecalc.batch import Batch
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.verify.execution import BUNDLED, Execution
 from decodecalc.verify.suites import Case
 

@@ -35,7 +35,7 @@ from decodecalc.engines import plan
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import load_gpu
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 
 # A graph replayed alone pays the host's way to its first kernel: 10 to 18 µs by joint fits of the sweeps of that day.
 LAUNCH_OF_A_GRAPH_S = 10e-6

@@ -29,10 +29,10 @@ from decodecalc.cost.parameters import START_TILES
 from decodecalc.cost.rates import Rates
 from decodecalc.cost.work import work_of
 from decodecalc.engines import load_policy
-from decodecalc.engines.arrays import Batches
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches
 
 HELD_OUT_BATCHES = (2, 8, 32, 128, 512, 2048)
 HELD_OUT_Q_HEADS = (5, 6, 12, 20, 40, 48)

@@ -15,8 +15,8 @@ from decodecalc.cost.calibration import parse_calibration
 from decodecalc.cost.model import Terms
 from decodecalc.cost.prediction import predict, predict_arrays, predict_policy
 from decodecalc.engines import load_policy
-from decodecalc.engines.arrays import Batches
 from decodecalc.errors import DecodecalcError, InputError
+from decodecalc.launch.arrays import Batches
 
 GEO = dc.Geometry(32, 8, 128)
 KV = dc.KvCache()

@@ -23,7 +23,7 @@ from decodecalc.cost.tuning import (
     tune,
     tuned_variants,
 )
-from decodecalc.engines.arrays import Batches
+from decodecalc.launch.arrays import Batches
 
 GPU = dc.load_gpu("h200")
 KV = dc.KvCache()

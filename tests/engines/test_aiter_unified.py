@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.aiter_unified import POLICY
-from decodecalc.engines.arrays import Batches, at
+from decodecalc.engines.aiter.unified import POLICY
+from decodecalc.launch.arrays import Batches, at
 
 MI300X = dc.load_gpu("mi300x")
 GPT_OSS = dc.Geometry(64, 8, 64, sinks=True)

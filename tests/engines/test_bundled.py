@@ -13,8 +13,8 @@ import decodecalc as dc
 from decodecalc.cost.calibration import load_calibration
 from decodecalc.cost.tuning import default_variant
 from decodecalc.engines import load_policy
-from decodecalc.engines.arrays import Batches
 from decodecalc.errors import GateError, InputError, UnknownNameError
+from decodecalc.launch.arrays import Batches
 
 GEO = dc.Geometry(32, 8, 128)
 

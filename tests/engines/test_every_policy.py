@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from decodecalc.batch import Batch
 from decodecalc.engines import engine_names, load_policy
-from decodecalc.engines.arrays import Batches, at, row
-from decodecalc.engines.base import Policy
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.kvcache import KvCache
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.arrays import Batches, at, row
+from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
 MLA_ONLY = ("flashmla", "vllm-triton-mla")

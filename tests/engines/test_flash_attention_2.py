@@ -7,12 +7,12 @@ import pytest
 
 from decodecalc.batch import Batch
 from decodecalc.engines import plan
-from decodecalc.engines.arrays import Batches, at
-from decodecalc.engines.flash_attention_2 import POLICY
+from decodecalc.engines.flash_attention.fa2 import POLICY
 from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, at
 
 LLAMA3_8B = Geometry(32, 8, 128)
 UPSTREAM = "flash-attention-2@2.8.4"

@@ -7,13 +7,13 @@ import pytest
 
 from decodecalc.batch import Batch
 from decodecalc.engines import plan
-from decodecalc.engines.arrays import Batches, at, row
-from decodecalc.engines.flash_attention_3 import POLICY
-from decodecalc.engines.flash_attention_3_tiles import kernel_tile_dims, sm8x_tile, sm90_tile
+from decodecalc.engines.flash_attention.fa3 import POLICY
+from decodecalc.engines.flash_attention.fa3_tiles import kernel_tile_dims, sm8x_tile, sm90_tile
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, at, row
 
 LLAMA3_8B = Geometry(32, 8, 128)
 ONE_KV_HEAD = Geometry(8, 1, 128)

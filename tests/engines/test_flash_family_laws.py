@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from decodecalc.batch import Batch
-from decodecalc.engines.arrays import Batches, at, row
 from decodecalc.engines.registry import load_policy
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, at, row
 
 POLICIES = [
     (name, version.name)

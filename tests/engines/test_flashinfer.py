@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.arrays import Batches, at
-from decodecalc.engines.flashinfer import POLICY, FlashInferOptions
-from decodecalc.engines.flashinfer_rules import key_tile, query_tile, smallest_chunk
+from decodecalc.engines.flashinfer.decode import POLICY, FlashInferOptions
+from decodecalc.engines.flashinfer.rules import key_tile, query_tile, smallest_chunk
+from decodecalc.launch.arrays import Batches, at
 
 H100 = dc.load_gpu("h100-sxm")
 LLAMA_8B = dc.Geometry(32, 8, 128)

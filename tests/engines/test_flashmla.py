@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.arrays import Batches, at
-from decodecalc.engines.flashmla import POLICY
+from decodecalc.engines.flashmla.dense import POLICY
+from decodecalc.launch.arrays import Batches, at
 
 H100 = dc.load_gpu("h100-sxm")
 PAGES = dc.KvCache(page_size=64)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.arrays import Batches, at
-from decodecalc.engines.paged_attention import POLICIES, picks_v1
+from decodecalc.engines.vllm.paged_attention import POLICIES, picks_v1
+from decodecalc.launch.arrays import Batches, at
 
 LLAMA_8B = dc.Geometry(32, 8, 128)
 NAMES = tuple(POLICIES)

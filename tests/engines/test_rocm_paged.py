@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.arrays import Batches, at
-from decodecalc.engines.rocm_paged import POLICY
+from decodecalc.engines.vllm.rocm_paged import POLICY
+from decodecalc.launch.arrays import Batches, at
 
 MI300X = dc.load_gpu("mi300x")
 LLAMA_8B = dc.Geometry(32, 8, 128)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from decodecalc.batch import Batch
 from decodecalc.engines import plan
-from decodecalc.engines.arrays import Batches, at, row
-from decodecalc.engines.sglang_triton import POLICY, heads_with_wrong_kv_head
+from decodecalc.engines.sglang.triton import POLICY, heads_with_wrong_kv_head
 from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import load_gpu
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, at, row
 
 LLAMA3_8B = Geometry(q_heads=32, kv_heads=8, head_dim=128)
 DEEPSEEK_TP8 = Geometry(q_heads=16, kv_heads=1, head_dim=576, head_dim_v=512, mla=True)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.arrays import Batches, at, row
-from decodecalc.engines.vllm_triton import POLICY
-from decodecalc.engines.vllm_triton_rules import VERSIONS
+from decodecalc.engines.vllm.triton import POLICY
+from decodecalc.engines.vllm.triton_rules import VERSIONS
+from decodecalc.launch.arrays import Batches, at, row
 
 H100 = dc.load_gpu("h100-sxm")
 LLAMA_8B = dc.Geometry(32, 8, 128)

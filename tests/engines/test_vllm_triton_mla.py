@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.arrays import Batches, at, row
-from decodecalc.engines.vllm_triton_mla import POLICY
+from decodecalc.engines.vllm.triton_mla import POLICY
+from decodecalc.launch.arrays import Batches, at, row
 
 H100, A100 = dc.load_gpu("h100-sxm"), dc.load_gpu("a100-sxm-80gb")
 DEEPSEEK_TP8 = dc.Geometry(16, 1, 576, 512, mla=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc.engines.wave_efficiency import fills_without_split, splits_by_wave_efficiency
+from decodecalc.engines.flash_attention.wave_efficiency import fills_without_split, splits_by_wave_efficiency
 
 
 def loop(blocks, slots, n_blocks, skip_equal_sizes, width=np.float32):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import decodecalc as dc
-from decodecalc.engines.paged_attention import picks_v1
+from decodecalc.engines.vllm.paged_attention import picks_v1
 
 GOLDEN = "paged_attention"
 LEFT_OUT: dict[str, str] = {}

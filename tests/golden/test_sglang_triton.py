@@ -6,7 +6,7 @@ from typing import Any
 
 from decodecalc.batch import Batch
 from decodecalc.engines import plan
-from decodecalc.engines.sglang_triton import kv_head_of_blocks
+from decodecalc.engines.sglang.triton import kv_head_of_blocks
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import load_gpu
 from decodecalc.kvcache import KvCache

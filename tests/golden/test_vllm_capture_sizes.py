@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decodecalc.engines.vllm_capture import capture_sizes, round_for_drafts
+from decodecalc.engines.vllm.capture import capture_sizes, round_for_drafts
 
 GOLDEN = "vllm_capture_sizes"
 

@@ -22,9 +22,9 @@ from vllm_programs import Pointer, kernel_until_tile_loop
 from vllm_wheel import source_of
 
 import decodecalc as dc
-from decodecalc.engines.vllm_capture import capture_sizes, round_for_drafts
-from decodecalc.engines.vllm_triton import POLICY as TRITON
-from decodecalc.engines.vllm_triton_mla import POLICY as MLA
+from decodecalc.engines.vllm.capture import capture_sizes, round_for_drafts
+from decodecalc.engines.vllm.triton import POLICY as TRITON
+from decodecalc.engines.vllm.triton_mla import POLICY as MLA
 
 ROOT = Path(__file__).resolve().parents[2]
 META = torch.device("meta")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.trace.events import dim3
 
 DEVICE = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import decodecalc as dc
 from decodecalc.engines import load_policy
 from decodecalc.errors import DecodecalcError
-from decodecalc.launch import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup
 from decodecalc.trace.audit import Audit, audit_traces
 from decodecalc.trace.candidates import Known

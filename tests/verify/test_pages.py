@@ -7,8 +7,8 @@ import re
 import pytest
 
 from decodecalc import load_gpu
-from decodecalc.report.verify import amount, html_page, markdown, terminal_text
-from decodecalc.report.verify_figures import figures
+from decodecalc.tables.verify import amount, html_page, markdown, terminal_text
+from decodecalc.tables.verify_figures import figures
 from decodecalc.verify.claims import CLAIMS, FAIL, PASS, Finding, Quantity, exact, skip
 from decodecalc.verify.reports import make_report
 from decodecalc.verify.run import Result

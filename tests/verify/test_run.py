@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from decodecalc import Batch, Geometry, KvCache, load_gpu
-from decodecalc.engines.flash_decoding import FlashDecoding
+from decodecalc.engines.textbook.flash_decoding import FlashDecoding
 from decodecalc.gpus import Gpu
 
 pytestmark = pytest.mark.interpreter

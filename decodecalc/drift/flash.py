@@ -1,0 +1,83 @@
+"""What decides FlashAttention 2's and 3's launches, and where their C++ says so (source trees and archives only)."""
+
+from __future__ import annotations
+
+from decodecalc.drift.checks import Check, Mentions, Text
+from decodecalc.engines.flash_attention import fa2, fa3
+from decodecalc.engines.flash_attention.wave_efficiency import MAX_SPLITS
+
+_FA2_API = ("csrc/flash_attn/flash_api.cpp",)
+_FA2_KERNEL = ("csrc/flash_attn/src/flash_fwd_kernel.h",)
+_FA2_LAUNCH = ("csrc/flash_attn/src/flash_fwd_launch_template.h",)
+_RULE = ("hopper/heuristics.h",)
+_FA3_API = ("hopper/flash_api.cpp", "hopper/flash_api_stable.cpp")
+_SCHEDULER = ("hopper/flash_prepare_scheduler.cu",)
+
+FLASH_ATTENTION_2 = (
+    Check(
+        "share of the slots that needs no split", _FA2_API,
+        Text(r"batch_nheads_mblocks\s*>=\s*([\d.]+)f?\s*\*\s*num_SMs"), lambda v: 0.8,
+    ),
+    Check(
+        "share of the best efficiency that is enough", _FA2_API,
+        Text(r"efficiency\[num_splits - 1\]\s*>=\s*([\d.]+)\s*\*\s*max_efficiency"), lambda v: 0.85,
+    ),
+    Check("a split count must change the blocks per split", _FA2_API, Mentions(r"is_split_eligible"), lambda v: True),
+    Check(
+        "blocks per SM that the rule counts on", _FA2_API,
+        Text(r"num_splits_heuristic\([\w \*]*num_m_blocks,\s*\w+(?:->multiProcessorCount)?\s*\*\s*(\d+)"),
+        lambda v: fa2.BLOCKS_PER_SM,
+    ),
+    Check("most splits", _FA2_API, Text(r"num_splits\s*<=\s*(\d+),\s*\"num_splits >"), lambda v: fa2.MOST_SPLITS),
+    Check(
+        "keys of a block in the rule (D up to 64, up to 128, above)", _FA2_API,
+        Text(r"block_n\s*=\s*(head_size\s*<=\s*64\s*\?[^;]*);"),
+        lambda v: "head_size <= 64 ? 256 : (head_size <= 128 ? 128 : 64)",
+    ),
+    Check(
+        "query rows of a block in the rule", _FA2_API,
+        Text(r"num_m_blocks\s*=\s*\(max_seqlen_q\s*\+\s*(\d+)\s*-\s*1\)"), lambda v: fa2.SPLIT_ROWS,
+    ),
+    Check(
+        "keys that a page must be a multiple of", _FA2_API, Text(r"page_block_size\s*%\s*(\d+)\s*=="),
+        lambda v: v.rules.page_multiple,
+    ),
+    Check(
+        "the group is swapped for one query token, no window and no ALiBi", _FA2_API,
+        Mentions(
+            r"seqlenq_ngroups_swapped\s*=\s*(?:max_)?seqlen_q\s*==\s*1\s*&&\s*num_heads\s*>\s*num_heads_k\s*&&\s*"
+            r"window_size_left\s*<\s*0\s*&&\s*window_size_right\s*<\s*0"
+        ),
+        lambda v: True,
+    ),
+)  # fmt: skip
+
+FLASH_ATTENTION_3 = (
+    Check(
+        "share of the SMs that needs no split", _RULE, Text(r"total_mblocks\s*>=\s*([\d.]+)f?\s*\*\s*num_SMs"),
+        lambda v: 0.8,
+    ),
+    Check("bytes of L2 that the rule assumes, in MiB", _RULE, Text(r"size_l2\s*=\s*(\d+)\s*\*\s*1024\s*\*\s*1024"),
+          lambda v: fa3.L2_BYTES >> 20),
+    Check("key blocks that are never split", _RULE, Text(r"num_n_blocks\s*<=\s*(\d+)\)"), lambda v: fa3.FEWEST_BLOCKS),
+    Check(
+        "share of the best efficiency that is enough", _RULE,
+        Text(r"efficiency\[num_splits - 1\]\s*>=\s*([\d.]+)\s*\*\s*max_efficiency"), lambda v: 0.85,
+    ),
+    Check(
+        "a split count must change the blocks per split", _RULE, Mentions(r"is_split_eligible"), lambda v: False,
+    ),
+    Check(
+        "most splits of the rule", _FA3_API,
+        Text(r"return num_splits_heuristic\([^;]*,\s*(\d+)\);"), lambda v: MAX_SPLITS,
+    ),
+    Check("most splits", _FA3_API, Text(r"params\.num_splits\s*<=\s*(\d+)"), lambda v: fa3.MOST_SPLITS),
+    Check("margin of the per-request counts", _SCHEDULER, Text(r"\*\s*([\d.]+)f\s*\*\s*float\(num_head\)"),
+          lambda v: 1.1),
+    Check("requests of a scheduler block", _SCHEDULER, Text(r"blockIdx\.x\)\s*\*\s*(\d+)\s*;"),
+          lambda v: fa3.BATCHES_PER_BLOCK),
+    Check(
+        "batch counts as one when lengths are passed", _FA3_API,
+        Text(r"total_mblocks\s*=\s*\(params\.num_splits_dynamic_ptr\s*\?\s*(\d+)\s*:\s*params\.b\)"), lambda v: 1,
+    ),
+)  # fmt: skip

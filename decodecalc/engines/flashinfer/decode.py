@@ -1,0 +1,157 @@
+"""flashinfer: the plan half of FlashInfer's paged batch decode, for both of its kernels.
+
+A chunk of pages is chosen on the host (`plan`), then one grid axis holds every (request, query tile, chunk) work item.
+Two planners: `cuda_cores` sizes the grid from an occupancy query and picks whole pages; `tensor_cores` is the prefill
+planner at few query rows: it packs the group into the query rows, clamps the length to the sliding window first and
+assumes two blocks per SM whatever the kernel. vLLM always takes the latter.
+
+Read from flashinfer-ai/flashinfer: include/flashinfer/attention/scheduler.cuh (DecodePlan, PrefillSplitQOKVIndptr,
+PrefillBinarySearchKVChunkSize), include/flashinfer/utils.cuh (FA2DetermineCtaTileQ, DISPATCH_GQA_GROUP_SIZE),
+include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfer/decode.py (the wrapper).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from decodecalc.engines.flashinfer.planners import cuda_core_launches, tensor_core_launches
+from decodecalc.engines.flashinfer.rules import Rules
+from decodecalc.errors import GateError
+from decodecalc.geometry import Geometry
+from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, Launches
+from decodecalc.launch.options import EngineOptions, option
+from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.record import record
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+KV_DTYPES = ("bf16", "fp16", "fp8", "nvfp4")
+TENSOR_CORE_GROUP = 4  # SGLang 0.5.23, flashinfer_backend.py, should_use_tensor_core
+
+
+@record
+class FlashInferOptions(EngineOptions):
+    """What the caller of `BatchDecodeWithPagedKVCacheWrapper` decides."""
+
+    path: str = option(
+        "tensor_cores",
+        "str",
+        "planner and kernel: tensor_cores (vLLM, always), cuda_cores (the wrapper's own default), or auto (SGLang's "
+        "choice: tensor cores for FP8 keys or a group of 4 and more)",
+        flag="use_tensor_cores",
+        choices=("tensor_cores", "cuda_cores", "auto"),
+    )
+    cuda_graph: bool = option(False, "bool", "plan for capture in a CUDA graph", flag="use_cuda_graph")
+    fixed_split_size_pages: int | None = option(
+        None, "int?", "pages of every chunk; tensor cores only (SGLang deterministic: 2048)", "fixed_split_size", low=1
+    )
+    disable_split_kv: bool = option(
+        False, "bool", "never split; tensor cores only (vLLM batch-invariant mode)", "disable_split_kv"
+    )
+    blocks_per_sm: int | None = option(
+        None,
+        "int?",
+        "what the occupancy query answers, CUDA cores only; computed from threads, shared memory and registers when "
+        "not given",
+        low=1,
+    )
+
+
+class FlashInfer(Policy):
+    """Pages-per-chunk by binary search, so that all work items fit the grid.
+
+    One grid axis holds the work items of all requests, so a split launch has `launched` = what that axis holds, padding
+    included: it is not a count per request.
+    """
+
+    name = "flashinfer"
+    title = "FlashInfer paged batch decode (plan/run)"
+    word_for_split = "chunk"
+    options_type = FlashInferOptions
+    split_flag = "fixed_split_size / disable_split_kv"
+    versions = (
+        PolicyVersion(
+            "0.6.18",
+            "flashinfer-ai/flashinfer@fb28d72 (v0.6.18rc7): attention/scheduler.cuh, utils.cuh",
+            ("0.6.18", "0.6.18"),
+            Rules(groups=(1, 2, 3, 4, 6, 8)),
+            "groups of 6 on CUDA cores; the query tile falls back to 64 rows where 16 would not fit shared memory",
+        ),
+        PolicyVersion(
+            "0.6.17",
+            "flashinfer-ai/flashinfer v0.6.16, v0.6.17: the same files",
+            ("0.6.16", "0.6.17"),
+            Rules(tile_probe=False),
+            "a uniform query length sizes the padded grid of a CUDA graph",
+        ),
+        PolicyVersion(
+            "0.6.15",
+            "flashinfer-ai/flashinfer v0.6.14, v0.6.15: the same files",
+            ("0.6.14", "0.6.15"),
+            Rules(tile_probe=False, uniform_q_len=False),
+            "head dims of 512 and more",
+        ),
+        PolicyVersion(
+            "0.6.13",
+            "flashinfer-ai/flashinfer v0.4.0, v0.5.3, v0.6.9: the same files",
+            ("0.4.0", "0.6.13"),
+            Rules(tile_probe=False, uniform_q_len=False, wide_heads=False),
+            "fixed split size (pull request 1675); lengths clamped to the window (pull request 1661)",
+        ),
+        PolicyVersion(
+            "0.3.1",
+            "flashinfer-ai/flashinfer v0.2.5, v0.3.1: the same files",
+            ("0.2.1", "0.3.1"),
+            Rules(tile_probe=False, uniform_q_len=False, wide_heads=False, window_clamp=False, fixed_split=False),
+            "chunks cover the whole length even with a sliding window",
+        ),
+    )
+    rule = (
+        "the smallest chunk of at least max(128 / page, 1) pages for which all work items fit the grid. CUDA cores: "
+        "sum(ceil(pages / chunk)) * kv_heads <= blocks_per_sm * SMs, and no split at all once B * kv_heads fills the "
+        "grid. Tensor cores: sum(query tiles * ceil(pages / chunk)) <= 2 * SMs // kv_heads, pages counting no more "
+        "than window + query tile; query tiles are ceil(q * group / 16, 64 or 128). Under a CUDA graph the split "
+        "kernel runs always, on a grid padded to what could fit"
+    )
+
+    def launches(
+        self,
+        geo: Geometry,
+        batches: Batches,
+        kv: KvCache,
+        gpu: Gpu,
+        options: FlashInferOptions,
+        version: PolicyVersion,
+    ) -> Launches:
+        """The rule on arrays.
+
+        GateError: MLA (another kernel), AMD, a head dim or element type that no kernel is compiled for, a group that
+        CUDA cores are not compiled for, and what the wrapper refuses.
+        """
+        rules: Rules = version.rules
+        if geo.mla:
+            raise GateError("flashinfer: MLA runs in another kernel of FlashInfer that has no policy here", "mla")
+        if gpu.is_hip:
+            raise GateError(f"flashinfer: an NVIDIA kernel; {gpu.label} is an AMD device", "not_nvidia")
+        if geo.head_dim % 16 or geo.v_dim % 16:
+            raise GateError(
+                f"flashinfer: head dims must be multiples of 16, not {geo.head_dim}/{geo.v_dim}", "head_dim"
+            )
+        if kv.dtype not in KV_DTYPES:
+            raise GateError(f"flashinfer: keys of {', '.join(KV_DTYPES)}, not {kv.dtype}", "kv_dtype")
+        path = options.path
+        if path == "auto":
+            path = "tensor_cores" if kv.dtype == "fp8" or geo.group >= TENSOR_CORE_GROUP else "cuda_cores"
+        if path == "cuda_cores":
+            return cuda_core_launches(geo, batches, kv, gpu, options, rules)
+        if kv.query_dtype not in ("bf16", "fp16"):
+            raise GateError(
+                f"flashinfer: tensor cores take bf16 or fp16 queries, not {kv.query_dtype} (2 bytes, prefill.cuh)",
+                "query_dtype",
+            )
+        return tensor_core_launches(geo, batches, kv, gpu, options, rules)
+
+
+POLICY = FlashInfer()

@@ -1,0 +1,333 @@
+"""FlashInfer's two planners on arrays: DecodePlan for CUDA cores, PrefillPlan for tensor cores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decodecalc.engines.flashinfer.rules import (
+    MIN_CHUNK_KEYS,
+    OUTPUT_BYTES,
+    Rules,
+    blocks_per_sm,
+    cache_bytes,
+    decode_registers,
+    key_tile,
+    query_tile,
+    smallest_chunk,
+)
+from decodecalc.errors import GateError
+from decodecalc.geometry import Geometry
+from decodecalc.intmath import IntArray, cdiv, distinct, round_up
+from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
+from decodecalc.record import record
+
+if TYPE_CHECKING:
+    from decodecalc.engines.flashinfer.decode import FlashInferOptions
+    from decodecalc.gpus import Gpu
+
+TENSOR_CORE_BLOCKS_PER_SM = 2  # scheduler.cuh, PrefillPlanImpl: num_blocks_per_sm, whatever the kernel's occupancy
+MERGE_REGISTERS = 40  # ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf16, head dims up to 256
+MERGE_THREADS = 128
+
+
+@record
+class FlashInferDetail:
+    """The plan in FlashInfer's words.
+
+    kernel_path: cuda_cores or tensor_cores. kv_chunk_tokens: keys of a chunk, 0 when splitting is disabled.
+    chunks_per_request, q_tiles_per_request: work items of a request are their product. work_items: chunks of this step
+    over all requests and query tiles (per KV head). padded_batch_size: what the grid holds. max_batch_size_if_split:
+    work items that the planner allows (per KV head). cta_tile_q: query rows of a block.
+    """
+
+    kernel_path: str
+    kv_chunk_tokens: Any
+    chunks_per_request: Any
+    q_tiles_per_request: Any
+    cta_tile_q: Any
+    work_items: Any
+    padded_batch_size: Any
+    max_batch_size_if_split: int
+    max_grid_size: int
+    blocks_per_sm: int
+
+
+def cuda_core_launches(
+    geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: Rules
+) -> Launches:
+    """DecodePlan: the whole group in one block, the grid sized from occupancy, chunks blind to the window."""
+    if geo.group not in rules.groups:
+        raise GateError(
+            f"flashinfer: CUDA-core decode is compiled for groups of {', '.join(map(str, rules.groups))} query heads "
+            f"per KV head, not {geo.group}: use path=tensor_cores",
+            "group_size_not_compiled_for_cuda_cores",
+        )
+    if batches.max_q_len.max() > 1:
+        raise GateError("flashinfer: several query tokens need path=tensor_cores", "q_len_needs_tensor_cores")
+    if options.fixed_split_size_pages is not None:
+        raise GateError("flashinfer: fixed_split_size needs path=tensor_cores", "fixed_split_needs_tensor_cores")
+    element = cache_bytes(kv)
+    width = geo.head_dim // max(16 // element, geo.head_dim // 32)  # threads that share a key (bdx)
+    block_threads = max(128, width * geo.group)
+    depth = max(block_threads // (width * geo.group), 1)  # key groups that a block walks side by side (bdz)
+    keys_per_thread = (2 if element == 1 else 4) if geo.group == 1 else 1
+    tile_keys = keys_per_thread * geo.group * depth
+    occupancy = options.blocks_per_sm
+    if occupancy is None:
+        stages = 1 if gpu.compute_capability is not None and gpu.compute_capability[0] < 8 else 2
+        smem = 2 * stages * tile_keys * geo.head_dim * element + max(
+            keys_per_thread * block_threads * 8, 2 * geo.group * depth * 4
+        )
+        occupancy = blocks_per_sm(block_threads, smem, decode_registers(geo.head_dim, geo.group, element), gpu)
+    max_grid = occupancy * gpu.sm_count
+    slots = max_grid // geo.kv_heads
+    full = batches.batch * geo.kv_heads >= max_grid
+    pages = cdiv(batches.seq_lens, kv.page_size)
+    ones = np.ones_like(pages)
+    chunk = smallest_chunk(batches, pages, ones, slots, max(MIN_CHUNK_KEYS // kv.page_size, 1))
+    chunk = np.where(full, np.maximum(batches.largest(pages), 1), chunk)
+    chunks = cdiv(np.maximum(pages, 1), chunk[:, None])
+    items = batches.total(chunks)
+    is_split = ~full & (options.cuda_graph | (items != batches.batch))
+    padded = np.where(is_split & options.cuda_graph, slots, items)
+    found = _Chunked(
+        geo=geo, batches=batches, gpu=gpu, is_split=is_split, chunk_keys=chunk * kv.page_size, chunks=chunks,
+        columns=ones, items=items, padded=padded, first_key=np.zeros_like(pages),
+    )  # fmt: skip
+    return found.launches(
+        kernel=KernelArray(
+            "BatchDecodeWithPagedKVCacheKernel", "stage1", (padded, geo.kv_heads, 1), width * geo.group * depth,
+            found.live_blocks, tile_keys,
+        ),
+        merge_rows=batches.batch,
+        tile_keys=tile_keys,
+        block_rows=geo.group,
+        live_rows=geo.group,
+        scratch_rows=padded,
+        determinism="batch-dependent",
+        detail=FlashInferDetail(
+            "cuda_cores", chunk * kv.page_size, chunks, None, None, items, padded, slots, max_grid, occupancy
+        ),
+        gates=(
+            GateArray("tensor_cores", False, lambda n: "path is cuda_cores: a block walks the keys of a whole group"),
+            GateArray(
+                "split",
+                is_split,
+                lambda n: (
+                    f"{at(batches.batch, n)} requests x {geo.kv_heads} KV heads "
+                    + (
+                        f"fill the grid of {occupancy} x {gpu.sm_count} = {max_grid} blocks"
+                        if at(full, n)
+                        else f"of a grid of {occupancy} x {gpu.sm_count} = {max_grid} blocks: chunks of "
+                        f"{at(chunk, n)} pages make {at(items, n)} work items"
+                    )
+                ),
+            ),
+            _graph_gate(options.cuda_graph, items, padded),
+        ),
+    )  # fmt: skip
+
+
+def tensor_core_launches(
+    geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: Rules
+) -> Launches:
+    """PrefillPlan as the decode wrapper calls it: query rows packed by the group, two blocks per SM assumed."""
+    fixed, disabled, graph = options.fixed_split_size_pages, options.disable_split_kv, options.cuda_graph
+    if not rules.fixed_split and (fixed is not None or disabled):
+        raise GateError("flashinfer: fixed_split_size and disable_split_kv came with version 0.4.0", "no_fixed_split")
+    max_grid = TENSOR_CORE_BLOCKS_PER_SM * gpu.sm_count
+    slots = max_grid // geo.kv_heads
+    packed = batches.q_lens * geo.group
+    if graph:
+        # A promised uniform length sizes the tile; without one the ragged worst case does: one request has every row
+        # but one of each other request.
+        uniform = (batches.max_q_len > 1) & (batches.largest(-batches.q_lens) == -batches.max_q_len)
+        uniform &= rules.uniform_q_len
+        ragged_rows = (batches.query_tokens - batches.batch + 1) * geo.group
+        tile = query_tile(np.where(uniform, batches.max_q_len * geo.group, ragged_rows), geo, kv, gpu, rules)
+        q_tiles = cdiv(packed, tile[:, None])
+        bound = cdiv(batches.query_tokens * geo.group, tile) + batches.batch - 1
+        all_tiles = np.where(uniform, batches.total(q_tiles), bound)
+    else:
+        tile = query_tile(batches.total(packed) // batches.batch, geo, kv, gpu, rules)
+        q_tiles = cdiv(packed, tile[:, None])
+        all_tiles = batches.total(q_tiles)
+    pages = cdiv(batches.seq_lens, kv.page_size)
+    first_key = np.zeros_like(pages)
+    if geo.window is not None and rules.window_clamp:
+        pages = np.minimum(pages, cdiv(geo.window - 1 + tile, kv.page_size)[:, None])
+        first_key = visible_start(batches, geo.window)
+    pages = np.maximum(pages, 1)
+    if disabled:
+        chunk, chunks = batches.largest(pages), np.ones_like(pages)
+    else:
+        if fixed is None:
+            chunk = smallest_chunk(batches, pages, q_tiles, slots, max(MIN_CHUNK_KEYS // kv.page_size, 1))
+        else:
+            chunk = np.full_like(tile, fixed)
+        chunks = cdiv(pages, chunk[:, None])
+    items = batches.total(q_tiles * chunks)
+    if disabled:
+        is_split = np.zeros_like(tile, dtype=bool)
+    elif fixed is not None:
+        is_split = batches.largest(chunks) > 1
+    else:
+        is_split = graph | (chunk < batches.largest(pages))
+    padded = np.maximum(slots, all_tiles) if graph else items
+    fits = items <= padded
+    if not fits.any():
+        raise GateError(
+            f"flashinfer: chunks of {fixed} pages make {at(items, 0)} work items for a CUDA graph padded to "
+            f"{at(padded, 0)}: plan without cuda_graph or with a larger fixed_split_size",
+            "work_items_exceed_padded_batch_size",
+        )
+    determinism = "invariant" if disabled else "batch-dependent" if fixed is None else "fixed size"
+    tile_keys = np.zeros_like(tile)
+    for rows in distinct(tile):
+        tile_keys[tile == rows] = key_tile(rows, geo, kv, gpu)
+    chunk_keys = chunk * kv.page_size
+    found = _Chunked(
+        geo=geo, batches=batches, gpu=gpu, is_split=is_split, chunk_keys=chunk_keys, chunks=chunks, columns=q_tiles,
+        items=items, padded=padded, first_key=first_key,
+    )  # fmt: skip
+    longest = batches.largest(pages)
+    return found.launches(
+        kernel=KernelArray(
+            "BatchPrefillWithPagedKVCacheKernel", "stage1", (padded, 1, geo.kv_heads), 128, found.live_blocks, tile_keys
+        ),
+        merge_rows=batches.query_tokens,
+        tile_keys=tile_keys,
+        block_rows=tile,
+        live_rows=np.minimum(batches.max_q_len * geo.group, tile),
+        scratch_rows=padded * tile,
+        determinism=determinism,
+        detail=FlashInferDetail(
+            "tensor_cores", 0 if disabled else chunk_keys, chunks, q_tiles, tile, items, padded, slots, max_grid,
+            TENSOR_CORE_BLOCKS_PER_SM,
+        ),
+        gates=(
+            GateArray(
+                "tensor_cores",
+                True,
+                lambda n: (
+                    f"prefill planner: {at(batches.max_q_len, n)} x {geo.group} query rows in tiles of {at(tile, n)}"
+                ),
+            ),
+            GateArray(
+                "split",
+                is_split,
+                lambda n: (
+                    "disable_split_kv"
+                    if disabled
+                    else f"chunks of {at(chunk, n)} pages against {at(longest, n)} of the longest request: "
+                    f"{at(items, n)} work items, {slots} = 2 x {gpu.sm_count} SMs // {geo.kv_heads} KV heads fit"
+                ),
+            ),
+            _graph_gate(graph, items, padded),
+            GateArray(
+                "fits_padded_grid",
+                fits,
+                lambda n: f"{at(items, n)} work items in a grid of {at(padded, n)}: a graph refuses more",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _graph_gate(graph: bool, items: Any, padded: Any) -> GateArray:
+    return GateArray(
+        "cuda_graph",
+        graph,
+        lambda n: (
+            f"captured at {at(padded, n)} work items per KV head, {at(items, n)} of them filled in this step; "
+            "the others return at once"
+            if graph
+            else f"not captured: the grid holds the {at(items, n)} work items of this step"
+        ),
+    )
+
+
+@record
+class _Chunked:
+    """Work items of a step and what follows from them for either kernel. [N, R]: chunks, columns, first_key."""
+
+    geo: Geometry
+    batches: Batches
+    gpu: Gpu
+    is_split: Any
+    chunk_keys: IntArray
+    chunks: IntArray
+    columns: IntArray
+    items: IntArray
+    padded: Any
+    first_key: IntArray
+
+    @property
+    def keys(self) -> IntArray:
+        """Keys that a request's chunks cover [N, R]."""
+        return self.batches.seq_lens - self.first_key
+
+    @property
+    def split_keys(self) -> IntArray:
+        """Keys of a chunk [N, R]; all of a request's where nothing is split."""
+        return np.where(self.is_split[:, None], self.chunk_keys[:, None], np.maximum(self.keys, 1))
+
+    @property
+    def live(self) -> IntArray:
+        """Chunks that own keys [N, R]: a planned chunk past the window's end is empty."""
+        return cdiv(self.keys, self.split_keys)
+
+    @property
+    def live_blocks(self) -> IntArray:
+        """Blocks whose chunk owns keys [N]."""
+        return self.geo.kv_heads * self.batches.total(self.columns * np.minimum(self.live, self.chunks))
+
+    def launches(
+        self,
+        kernel: KernelArray,
+        merge_rows: Any,
+        tile_keys: Any,
+        block_rows: Any,
+        live_rows: Any,
+        scratch_rows: Any,
+        determinism: str,
+        detail: FlashInferDetail,
+        gates: tuple[GateArray, ...],
+    ) -> Launches:
+        geo, batches, live = self.geo, self.batches, self.live
+        hidden = np.maximum(visible_start(batches, geo.window) - self.first_key, 0)
+        smem = 4 * MERGE_THREADS * 8 * OUTPUT_BYTES + MERGE_THREADS * 4
+        merge_blocks = blocks_per_sm(MERGE_THREADS, smem, MERGE_REGISTERS, self.gpu)
+        merge_grid = self.gpu.sm_count * np.minimum(merge_blocks, cdiv(merge_rows * geo.q_heads, self.gpu.sm_count))
+        values, sums = round_up(scratch_rows * geo.q_heads * geo.v_dim * 4, 16), scratch_rows * geo.q_heads * 4
+        columns = geo.kv_heads * self.columns
+        return Launches(
+            is_split=self.is_split,
+            kernels=(
+                kernel,
+                KernelArray(
+                    "PersistentVariableLengthMergeStatesKernel", "merge", (merge_grid,), MERGE_THREADS,
+                    np.minimum(merge_grid, batches.query_tokens * geo.q_heads), when=self.is_split,
+                ),
+            ),
+            requested=self.chunks,
+            launched=np.where(self.is_split, self.padded, 1),
+            live=live,
+            working=live - hidden // self.split_keys,
+            split_keys=self.split_keys,
+            first_key=self.first_key,
+            keys_read=self.keys,
+            blocks_per_split=columns,
+            unsplit_blocks=batches.total(columns * (batches.seq_lens > 0)),
+            tile_keys=tile_keys,
+            block_rows=block_rows,
+            live_rows=live_rows,
+            state_values=cdiv(geo.v_dim * OUTPUT_BYTES, 4) + 1,
+            shared_slots=True,
+            scratch_bytes=self.is_split * (values + sums),
+            determinism=determinism,
+            detail=detail,
+            gates=gates,
+        )  # fmt: skip

@@ -1,0 +1,165 @@
+"""Policy: one engine's rule, in every version we know, behind one scalar and one whole-array door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from decodecalc.batch import Batch
+from decodecalc.errors import UnknownNameError
+from decodecalc.geometry import Geometry
+from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
+from decodecalc.launch.options import EngineOptions
+from decodecalc.launch.plan import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits
+from decodecalc.launch.traits import Traits
+from decodecalc.record import record
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+
+@record
+class PolicyVersion:
+    """A version of a policy.
+
+    name: the release it was read from. covers: (first, last) release it is known to hold for, both included.
+    source: repository, files and symbols. rules: what differs between versions, as a frozen dataclass of parameters.
+    """
+
+    name: str
+    source: str
+    covers: tuple[str, str] | None = None
+    rules: Any = None
+    note: str = ""
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """Release numbers in order: 0.27.1 after 0.27, post releases after their base; 0.27 and 0.27.0 are the same."""
+    digits = [int(d) for d in "".join(c if c.isdigit() else " " for c in text).split()]
+    while len(digits) > 1 and digits[-1] == 0:
+        digits.pop()
+    return tuple(digits) or (0,)
+
+
+class Policy:
+    """Base of every engine's policy. Subclasses set the class attributes and write `launches`."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    word_for_split: ClassVar[str] = "split"
+    versions: ClassVar[tuple[PolicyVersion, ...]]
+    options_type: ClassVar[type[EngineOptions]] = EngineOptions
+    rule: ClassVar[str] = ""
+    split_flag: ClassVar[str | None] = None
+    traits: ClassVar[Traits] = Traits()
+
+    def launches(
+        self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
+    ) -> Launches:
+        """The rule itself, on arrays. Raises GateError for a setting that the engine refuses at start-up."""
+        raise NotImplementedError
+
+    def version(self, name: str | None = None) -> PolicyVersion:
+        """The version called `name`, or the one whose range covers it; the newest when None."""
+        if name is None:
+            return self.versions[0]
+        for version in self.versions:
+            if version.name == name:
+                return version
+        for version in self.versions:
+            if version.covers and version_key(version.covers[0]) <= version_key(name) <= version_key(version.covers[1]):
+                return version
+        raise UnknownNameError(f"version of {self.name}", name, [v.name for v in self.versions])
+
+    def plan(
+        self,
+        geo: Geometry,
+        batch: Batch,
+        kv: KvCache,
+        gpu: Gpu,
+        options: Mapping[str, Any] | EngineOptions | None = None,
+        version: str | None = None,
+    ) -> LaunchPlan:
+        """The plan of one step: the array rule at N = 1, with its gates put into words."""
+        chosen = self.version(version)
+        opts = (
+            options if isinstance(options, EngineOptions) else self.options_type.from_mapping(self.name, options or {})
+        )
+        step = Batches.single(batch)
+        found = self.launches(geo, step, kv, gpu, opts, chosen)
+        return self._plan_at(found, step, geo, batch, kv, gpu, opts, chosen)
+
+    def _plan_at(
+        self,
+        found: Launches,
+        step: Batches,
+        geo: Geometry,
+        batch: Batch,
+        kv: KvCache,
+        gpu: Gpu,
+        opts: EngineOptions,
+        chosen: PolicyVersion,
+    ) -> LaunchPlan:
+        r, seq_lens = batch.size, batch.seq_lens
+        live = row(found.live, 0, r)
+        blocks = row(found.blocks_per_split, 0, r)
+        first, size = row(found.first_key, 0, r), row(found.split_keys, 0, r)
+        keys = found.key_ranges(0) if found.key_ranges else KeyRanges(first, size, live, seq_lens)
+        read = seq_lens if found.keys_read is None else row(found.keys_read, 0, r)
+        return LaunchPlan(
+            engine=self.name,
+            version=chosen.name,
+            path=found.path_names[bool(at(found.is_split, 0))],
+            geometry=geo,
+            batch=batch,
+            kv=kv,
+            gpu=gpu,
+            kernels=tuple(_kernel_at(k) for k in found.kernels if at(k.when, 0)),
+            splits=Splits(
+                requested=row(found.requested, 0, r),
+                launched=at(found.launched, 0),
+                live=live,
+                working=live if found.working is None else row(found.working, 0, r),
+                keys=keys,
+            ),
+            gates=tuple(Gate(g.name, bool(at(g.passed, 0)), g.reason(0)) for g in found.gates),
+            scratch_bytes=int(at(found.scratch_bytes, 0)),
+            blocks_per_split=blocks,
+            keys_read=read,
+            partial_splits=row(found.partials(), 0, r),
+            shared_slots=found.shared_slots,
+            unsplit_blocks=int(found.unsplit(step)[0]),
+            tile_keys=at(found.tile_keys, 0),
+            block_rows=at(found.block_rows, 0),
+            live_rows=at(found.live_rows, 0),
+            state_values=found.state_values if at(found.is_split, 0) else 0,
+            determinism=found.determinism,
+            detail=_detail_at(found.detail, r),
+            options=opts,
+        )
+
+
+def _detail_at(detail: Any, r: int) -> Any:
+    """The engine's own quantities of step 0: [N] arrays become numbers, [N, R] arrays tuples."""
+    if detail is None:
+        return None
+    values = {}
+    for f in fields(detail):
+        value = getattr(detail, f.name)
+        values[f.name] = row(value, 0, r) if isinstance(value, np.ndarray) and value.ndim == 2 else at(value, 0)
+    return replace(detail, **values)
+
+
+def _kernel_at(kernel: KernelArray) -> KernelLaunch:
+    return KernelLaunch(
+        name=kernel.name,
+        role=kernel.role,
+        grid=tuple(int(at(extent, 0)) for extent in kernel.grid),
+        threads=kernel.threads,
+        live_blocks=int(at(kernel.live_blocks, 0)),
+        tile_keys=None if kernel.tile_keys is None else int(at(kernel.tile_keys, 0)),
+    )

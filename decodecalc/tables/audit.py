@@ -1,0 +1,216 @@
+"""Rows, columns and lines of `audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.tables.html import Details, Section, page
+from decodecalc.tables.table import Column, Table, cell, grid_text, percent
+from decodecalc.tables.text import plain
+from decodecalc.trace.events import dim3
+from decodecalc.trace.kernel_names import function_name
+from decodecalc.units import human_rate, human_seconds
+
+if TYPE_CHECKING:
+    from decodecalc.launch.plan import KernelLaunch
+    from decodecalc.trace.audit import Audit, GroupAudit
+    from decodecalc.trace.events import KernelShape
+    from decodecalc.trace.pairing import Timing
+
+MOST_KERNEL_NAME = 120
+
+
+def audit_table(audit: Audit, inputs: Mapping[str, Any], heading: list[str]) -> Table:
+    """One row per launch group, those that take most time first."""
+    rows = [_row(group) for group in audit.groups]
+    return Table("audit", inputs, rows, _columns(rows), [*heading, plain(audit.verdict)], _notes(audit))
+
+
+def audit_page(audit: Audit, table: Table) -> str:
+    """The same as an HTML page, with every claim of every group to open."""
+    from os.path import basename
+
+    blocks = [_details(group) for group in audit.groups]
+    title = "Audit of " + ", ".join(basename(trace.path) for trace in audit.traces[:4])
+    section = Section("Launch groups", replace(table, heading=table.heading[:-1]), blocks)
+    return page(title, [section], verdict=audit.verdict, passed=audit.passed)
+
+
+def _details(audit: GroupAudit) -> Details:
+    group = audit.group
+    name = audit.engine or function_name(group.stage1.name)[:MOST_KERNEL_NAME]
+    pairs = [("kernel", group.stage1.name[:400]), ("taken for", audit.belief.why)]
+    if audit.versions:
+        pairs.append(("versions that agree", ", ".join(audit.versions)))
+    if audit.seen.how:
+        pairs.append(("inferred from", audit.seen.how))
+    if audit.inferred:
+        pairs.append(("not given, inferred", ", ".join(audit.inferred)))
+    if audit.setting:
+        pairs.append(("setting", audit.setting))
+    if audit.plan is not None:
+        pairs += [
+            (f"gate {gate.name}", ("yes: " if gate.passed else "no: ") + gate.reason) for gate in audit.plan.gates
+        ]
+    lines = [
+        f"{'holds' if claim.holds else 'DIFFERS'}: {claim.what}: predicted {_value(claim.predicted)}, "
+        f"observed {_value(claim.observed)}"
+        for claim in audit.claims
+    ]
+    lines += [text for text in (audit.explanation, audit.note) if text] + [f"warning: {w.text}" for w in audit.warnings]
+    return Details(f"{name} {grid_text(group.stage1.grid)}: {audit.status}", lines, pairs)
+
+
+def _row(audit: GroupAudit) -> dict[str, Any]:
+    group, planned, model = audit.group, audit.plan, audit.model
+    stage1 = planned.stage1 if planned is not None else None
+    merge = planned.merge if planned is not None else None
+    return {
+        "status": audit.status,
+        "engine": audit.engine,
+        "version": audit.version,
+        "versions": list(audit.versions),
+        "why": plain(audit.belief.why),
+        "family": group.family,
+        "layer_group": audit.layer.name if audit.layer else None,
+        "layers": audit.layers,
+        "kernel": plain(function_name(group.stage1.name)[:MOST_KERNEL_NAME]),
+        "path": audit.path,
+        "graph_replay": group.graph,
+        "launches": group.launches,
+        "ranks": list(group.ranks),
+        **_shape("", group.stage1),
+        "predicted_path": planned.path if planned else None,
+        "predicted_grid": _grid(stage1),
+        "predicted_threads": stage1.threads if stage1 else None,
+        **_shape("merge_", group.merge),
+        "predicted_merge_grid": _grid(merge),
+        **_shape("scheduler_", group.scheduler),
+        "q_heads": planned.geometry.q_heads if planned else audit.seen.q_heads,
+        "kv_heads": planned.geometry.kv_heads if planned else audit.seen.kv_heads,
+        "head_dim": planned.geometry.head_dim if planned else audit.seen.head_dim,
+        "batch": planned.batch.size if planned else audit.seen.batch,
+        "lengths": audit.lengths,
+        "context": audit.context,
+        "context_range": list(audit.seen.context_range) if audit.seen.context_range else None,
+        "inferred": list(audit.inferred),
+        "setting": audit.setting,
+        "splits_launched": planned.splits.launched if planned else audit.seen.splits_launched,
+        "splits_requested": _lengths_known(audit, "requested"),
+        "splits_live": _lengths_known(audit, "live"),
+        "launched_blocks": group.stage1.blocks,
+        "live_blocks": audit.live_blocks,
+        "sm_count": audit.sm_count,
+        "sm_coverage": audit.sm_coverage,
+        "sm_coverage_launched": audit.launched_coverage,
+        "s_star": planned.s_star if planned and audit.lengths_known else None,
+        "s_opt": model.s_opt,
+        **_timing("stage1", group.stage1_time),
+        **_timing("merge", group.merge_time),
+        **_timing("scheduler", group.scheduler_time),
+        "step_s": group.step_s,
+        "total_s": group.total_s,
+        "share_of_kernel_time": audit.share,
+        "kv_read_bytes": audit.kv_read_bytes,
+        "achieved_kv_bytes_per_s": audit.achieved_bytes_per_s,
+        "predicted_s": model.predicted_s,
+        "best_s": model.best_s,
+        "saving_s_per_token": model.saving_s_per_token,
+        "claims": [claim.to_dict() for claim in audit.claims],
+        "failed_claims": [claim.what for claim in audit.failed],
+        "explanation": audit.explanation,
+        "warnings": [{"code": w.code, "text": plain(w.text)} for w in audit.warnings],
+        "note": plain(audit.note),
+    }
+
+
+def _lengths_known(audit: GroupAudit, which: str) -> list[int] | None:
+    return list(getattr(audit.plan.splits, which)) if audit.plan is not None and audit.lengths_known else None
+
+
+def _grid(kernel: KernelLaunch | None) -> list[int] | None:
+    """A planned grid with all three extents, as traces write it."""
+    grid = dim3(kernel.grid) if kernel is not None else None
+    return None if grid is None else list(grid)
+
+
+def _shape(prefix: str, shape: KernelShape | None) -> dict[str, Any]:
+    return {
+        f"{prefix}grid": list(shape.grid) if shape is not None and shape.grid else None,
+        f"{prefix}threads": shape.threads if shape is not None else None,
+    }
+
+
+def _timing(prefix: str, timing: Timing | None) -> dict[str, Any]:
+    return {
+        f"{prefix}_{name}_s": getattr(timing, f"{name}_s") if timing is not None else None
+        for name in ("median", "p10", "p90")
+    }
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    def any_of(key: str) -> bool:
+        return any(r[key] is not None for r in rows)
+
+    named = Column("engine", "engine", align="left")
+    return [
+        Column("status", "status", align="left"),
+        named if any_of("engine") else Column("kernel", "kernel", align="left"),
+        *(
+            [Column("layer_group", "layers", align="left")]
+            if len({r["layer_group"] for r in rows} - {None}) > 1
+            else []
+        ),
+        Column("path", "path", align="left"),
+        Column("launches", "launches"),
+        Column("grid", "grid", grid_text, align="left"),
+        Column("predicted_grid", "predicted", grid_text, align="left"),
+        Column("merge_grid", "merge grid", grid_text, align="left"),
+        Column("batch", "batch"),
+        *([Column("live_blocks", "live")] if any_of("live_blocks") else []),
+        Column("sm_coverage" if any_of("sm_coverage") else "sm_coverage_launched", "coverage", percent),
+        Column("stage1_median_s", "stage 1", human_seconds),
+        Column("merge_median_s", "merge", human_seconds),
+        Column("share_of_kernel_time", "share", percent),
+        *([Column("achieved_kv_bytes_per_s", "KV read", human_rate)] if any_of("achieved_kv_bytes_per_s") else []),
+        *([Column("predicted_s", "model", human_seconds)] if any_of("predicted_s") else []),
+        *([Column("s_opt", "S_opt"), Column("best_s", "at S_opt", human_seconds)] if any_of("s_opt") else []),
+        *([Column("saving_s_per_token", "saves/token", human_seconds)] if any_of("saving_s_per_token") else []),
+    ]
+
+
+def _notes(audit: Audit) -> list[str]:
+    lines: list[str] = []
+    for group in audit.groups:
+        name = group.engine or function_name(group.group.stage1.name)[:MOST_KERNEL_NAME]
+        where = f"{name} {grid_text(group.group.stage1.grid)}"
+        for claim in group.failed:
+            lines.append(f"{where}: {claim.what} is {_value(claim.observed)}, predicted {_value(claim.predicted)}")
+        if group.explanation:
+            lines.append(f"{where}: {group.explanation}")
+        if group.note and group.status not in ("match", "consistent"):
+            lines.append(f"{where}: {'needs ' if group.status == 'needs inputs' else ''}{group.note}")
+    for group in audit.groups:
+        if group.engine:
+            versions = f" ({group.versions[-1]} to {group.versions[0]})" if len(group.versions) > 1 else ""
+            lines.append(f"{group.engine}{versions}: {group.belief.why}")
+    for group in audit.groups:
+        lines += [f"warning, {group.engine} {grid_text(group.group.stage1.grid)}: {w.text}" for w in group.warnings]
+    if any(group.model.s_opt is not None for group in audit.groups):
+        lines.append(
+            "model: predicted time of the plan with its launches; S_opt: the fastest split count, timed for the "
+            "bundled kernel"
+        )
+    if any(group.sm_coverage is not None for group in audit.groups):
+        lines.append("coverage: share of the SMs with a live block")
+    elif any(group.launched_coverage is not None for group in audit.groups):
+        lines.append("coverage: share of the SMs that the grid could cover; give the lengths for live blocks")
+    return [plain(line) for line in dict.fromkeys([*audit.notes, *lines])]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) == 3 and all(isinstance(v, int) for v in value):
+        return grid_text(value)
+    return cell(value)

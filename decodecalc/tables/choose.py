@@ -1,0 +1,172 @@
+"""Rows and columns of `choose`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.batch import Batch
+from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.choice import Choice, Regret, choose, server_flag
+from decodecalc.models import LayerGroup
+from decodecalc.scenario import effective_batch
+from decodecalc.tables.table import Column, Table
+from decodecalc.tables.text import because
+from decodecalc.units import human_seconds
+
+if TYPE_CHECKING:
+    from decodecalc.cli.options import Request
+
+NOTES = (
+    "our kernel: the bundled kernel under the engine's rule; regret: that over S_opt. its kernel: the engine's own, "
+    "where calibrated.",
+    "set: the flag value that the model finds fastest for the engine, when it gains at least 2 %.",
+)
+
+
+def choose_table(request: Request, l2: str, calibration: str | None, curve: bool) -> Table:
+    """One row per engine (or per split count, with `curve`) of every layer group and batch."""
+    s = request.scenarios
+    known = load_calibration(calibration, s.gpu)
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    regrets: dict[tuple[str, Batch], list[tuple[int, Regret]]] = {}
+    for group in s.layer_groups:
+        for batch in s.batches:
+            seen = effective_batch(group, batch)
+            engines = [] if curve else s.engines
+            options = {**s.options, **({"model_kv_heads": s.model_kv_heads} if s.model_kv_heads else {})}
+            found = choose(
+                group.geometry, seen, kv=s.kv, gpu=s.gpu, calibration=known, engines=engines, options=options, l2=l2
+            )
+            head = _head(group, batch, found)
+            rows += _curve_rows(head, found) if curve else [_row(head, r) for r in found.regrets if not r.refused]
+            for r in found.regrets:
+                regrets.setdefault((r.engine, batch), []).append((group.layers, r))
+            notes += [_verdict(group, batch, found)]
+            notes += [f"not shown: {because(r.engine, r.refused)}" for r in found.regrets if r.refused]
+    if len(s.layer_groups) > 1:
+        notes += _server_flags(regrets)
+    if not curve:
+        notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
+    lines = [f"L2 {l2}, graph launches; calibration {known.label}"]
+    inputs = {**request.inputs, "l2": l2, "calibration": known.label}
+    columns = _curve_columns() if curve else _columns(rows)
+    return Table(
+        "choose", inputs, rows, columns, request.heading, [*dict.fromkeys(notes), *lines, *(() if curve else NOTES)]
+    )
+
+
+def _server_flags(regrets: dict[tuple[str, Batch], list[tuple[int, Regret]]]) -> list[str]:
+    """An engine's flag holds for the whole server: the best one over all layer groups of a step."""
+    lines = []
+    for (engine, batch), found in regrets.items():
+        best = server_flag(found)
+        if best is not None:
+            step = f"batch {batch.size}, {batch.max_seq_len} keys"
+            lines.append(
+                f"one setting for all layers, {step}: {engine} {best[0]} saves {human_seconds(best[1])} a token"
+            )
+    return lines
+
+
+def _verdict(group: LayerGroup, batch: Batch, found: Choice) -> str:
+    layers = "" if group.name == "all" else f"{group.name} layers, "
+    return (
+        f"{layers}batch {batch.size}, {batch.max_seq_len} keys: S* {found.s_star} "
+        f"({human_seconds(found.s_star_s)}), S_opt {found.s_opt} = {found.split_keys} keys a split "
+        f"({human_seconds(found.total_s)}), unsplit {human_seconds(found.unsplit_s)}; {found.variant}"
+    )
+
+
+def _head(group: LayerGroup, batch: Batch, found: Choice) -> dict[str, Any]:
+    return {
+        "layer_group": group.name,
+        "layers": group.layers,
+        "batch": batch.size,
+        "context": batch.max_seq_len,
+        "q_len": batch.max_q_len,
+        "s_star": found.s_star,
+        "s_opt": found.s_opt,
+        "s_opt_split_keys": found.split_keys,
+        "s_opt_s": found.total_s,
+        "s_star_s": found.s_star_s,
+        "unsplit_s": found.unsplit_s,
+        "tile_keys": found.tile_keys,
+        "rows": found.rows,
+        "warps": found.warps,
+        "stages": found.stages,
+        "l2": found.l2,
+        "variant": found.variant,
+    }
+
+
+def _row(head: dict[str, Any], r: Regret) -> dict[str, Any]:
+    return {
+        "engine": r.engine,
+        "version": r.version,
+        **head,
+        "path": r.path,
+        "splits_live": r.splits,
+        "rule_s": r.rule_s,
+        "regret": r.regret,
+        "own_kernel_s": r.own_s,
+        "flag": r.flag,
+        "flag_s": r.flag_s,
+        "saves_s_per_token": _saving(head["layers"], r),
+    }
+
+
+def _saving(layers: int, r: Regret) -> float | None:
+    """Seconds that the flag takes off one token, over all layers of the group; None where there is no flag to set."""
+    return None if r.flag_s is None or r.now_s is None else layers * (r.now_s - r.flag_s)
+
+
+def _curve_rows(head: dict[str, Any], found: Choice) -> list[dict[str, Any]]:
+    return [
+        {
+            **head,
+            "splits": p.splits,
+            "split_keys": p.split_keys,
+            "total_s": p.total_s,
+            "over_best": p.total_s / found.total_s,
+            "is_s_opt": p.splits == found.s_opt,
+        }
+        for p in found.curve
+    ]
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}x"
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    groups = len({row["layer_group"] for row in rows}) > 1
+    return [
+        Column("engine", "engine", align="left", rank=0),
+        *([Column("layer_group", "layers", align="left")] if groups else []),
+        Column("batch", "batch"),
+        Column("context", "keys"),
+        Column("s_star", "S*"),
+        Column("s_opt", "S_opt"),
+        Column("s_opt_s", "at S_opt", human_seconds),
+        Column("splits_live", "its S", rank=0),
+        Column("rule_s", "our kernel", human_seconds, rank=3),
+        Column("regret", "regret", _times, rank=2),
+        Column("own_kernel_s", "its kernel", human_seconds, rank=0),
+        Column("flag", "set", align="left", rank=0),
+        Column("flag_s", "then", human_seconds, rank=0),
+        Column("saves_s_per_token", "saves/token", human_seconds, rank=0),
+    ]
+
+
+def _curve_columns() -> list[Column]:
+    return [
+        Column("layer_group", "layers", align="left"),
+        Column("batch", "batch"),
+        Column("context", "keys"),
+        Column("splits", "S"),
+        Column("split_keys", "keys/split"),
+        Column("total_s", "time", human_seconds),
+        Column("over_best", "over best", _times),
+        Column("is_s_opt", "S_opt", lambda v: "<-" if v else "", align="left"),
+    ]

@@ -1,0 +1,59 @@
+"""`explain` as numbered text, or as rows."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from decodecalc.analysis.explain import Step, explain
+from decodecalc.scenario import Planned
+from decodecalc.tables.table import Table
+
+if TYPE_CHECKING:
+    from decodecalc.cli.options import Request
+
+WIDTH = 100
+
+
+def stories(request: Request) -> Iterator[tuple[Planned, tuple[Step, ...]]]:
+    """One story per plan of the request."""
+    words = {policy.name: policy.word_for_split for policy, _ in request.scenarios.engines}
+    for item in request.scenarios.plans():
+        if isinstance(item, Planned):
+            yield item, explain(item.plan, item.layer_group.layers, words[item.plan.engine])
+
+
+def explain_text(request: Request, markdown: bool = False) -> str:
+    """The stories as text of at most 100 columns, or as Markdown."""
+    out = list(request.heading)
+    for item, steps in stories(request):
+        name = f"{item.plan.engine} {item.plan.version}, {item.layer_group.name} layers ({item.layer_group.layers})"
+        out += ["", f"## {name}" if markdown else name]
+        for step in steps:
+            title = f"{step.number}. {step.title}"
+            out += ["", f"### {title}" if markdown else title]
+            for line in step.lines:
+                lead = "- " if markdown else "   "
+                out += textwrap.wrap(line, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead) + "  ")
+    return "\n".join(out) + "\n"
+
+
+def explain_table(request: Request) -> Table:
+    """One row per line of every story."""
+    rows = [
+        {
+            "engine": item.plan.engine,
+            "version": item.plan.version,
+            "layer_group": item.layer_group.name,
+            "batch": item.batch.size,
+            "context": item.batch.max_seq_len,
+            "step": step.number,
+            "title": step.title,
+            "text": line,
+        }
+        for item, steps in stories(request)
+        for step in steps
+        for line in step.lines
+    ]
+    return Table("explain", request.inputs, rows)

@@ -1,0 +1,66 @@
+"""Rows and columns of `gpus`."""
+
+from __future__ import annotations
+
+from decodecalc.gpus import gpu_fields, gpu_names, load_gpu
+from decodecalc.tables.table import Column, Table, cell
+from decodecalc.units import human_bytes, human_rate
+
+
+def gpus_table() -> Table:
+    """One row per GPU of the table."""
+    rows = []
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        rows.append({**gpu.to_dict(), "ridge_bf16_flop_per_byte": gpu.ridge_flop_per_byte("bf16")})
+
+    def tera(value: float) -> str:
+        return f"{value / 1e12:.4g}"
+
+    columns = [
+        Column("name", "name", align="left"),
+        Column("architecture", "architecture", align="left"),
+        Column("sm_count", "SMs"),
+        Column("memory_bytes", "memory", human_bytes),
+        Column("hbm_bytes_per_s", "bandwidth", human_rate),
+        Column("l2_bytes", "L2", human_bytes),
+        Column("tensor_bf16_flop_per_s", "bf16 TFLOP/s", tera),
+        Column("tensor_fp8_flop_per_s", "fp8 TFLOP/s", tera),
+        Column("ridge_bf16_flop_per_byte", "ridge", lambda v: f"{v:.0f}"),
+    ]
+    return Table(
+        "gpus", {}, rows, columns, notes=["dense peaks, FP32 accumulate; `decodecalc gpus NAME` shows sources"]
+    )
+
+
+def fields_table(name: str) -> Table:
+    """One row per field of one GPU."""
+    rows = [
+        {
+            "field": info.field,
+            "value": list(info.value) if isinstance(info.value, tuple) else info.value,
+            "unit": info.unit,
+            "confidence": info.confidence,
+            "source": info.source,
+            "note": info.note,
+            "alternatives": [
+                {"value": list(a.value) if isinstance(a.value, tuple) else a.value, "source": a.source}
+                for a in info.alternatives
+            ],
+        }
+        for info in gpu_fields(name)
+    ]
+
+    def others(value: object) -> str:
+        return "; ".join(f"{cell(a['value'])} ({a['source']})" for a in value) if isinstance(value, list) else ""
+
+    columns = [
+        Column("field", "field", align="left", rank=0),
+        Column("value", "value", align="left", rank=0),
+        Column("unit", "unit", align="left"),
+        Column("confidence", "confidence", align="left"),
+        Column("source", "source", align="left", rank=0),
+        Column("alternatives", "other sources say", others, align="left"),
+        Column("note", "note", align="left"),
+    ]
+    return Table("gpus", {"gpu": name}, rows, columns, heading=[load_gpu(name).label])

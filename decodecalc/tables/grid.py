@@ -1,0 +1,200 @@
+"""Rows and columns of `grid`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.analysis.invariance import invariant_option, invariant_plan
+from decodecalc.analysis.occupancy import first_split_change, occupancy
+from decodecalc.analysis.traffic import traffic
+from decodecalc.launch.plan import LaunchPlan
+from decodecalc.scenario import Planned, Refusal
+from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary
+from decodecalc.tables.text import because
+
+if TYPE_CHECKING:
+    from decodecalc.cli.options import Request
+
+NOTES = (
+    "S req, launch, live: splits that the rule asked for, that the grid has, that have keys to read.",
+    "coverage: share of the SMs that get a live block; S*: splits whose first wave covers the SMs (not the fastest).",
+)
+
+
+def grid_table(request: Request) -> Table:
+    """Every plan of the request as one row; engines that refuse the scenario come last, with the reason."""
+    s = request.scenarios
+    cases: list[int] = []
+    rows: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    for item in s.plans():
+        if isinstance(item, Refusal):
+            refused.append(_refused_row(item, s.gpu.sm_count))
+        else:
+            cases.append(item.case)
+            rows.append(_row(item))
+    if len(s.engines) > 1:
+        ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], -pair[1]["sm_coverage"]))
+        rows = [r for _, r in ranked]
+    notes = list(NOTES)
+    notes += _flips(request) if len(s.engines) <= 2 else []
+    if len(set(cases)) == 1:
+        notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
+    if len(rows) <= 4 and len(s.engines) <= 2:
+        notes += [f"gate {r['engine']} {g['name']}: {_mark(g)}{g['reason']}" for r in rows for g in r["gates"]]
+    notes += dict.fromkeys(f"not shown: {because(r['engine'], r['gates'][0]['reason'])}" for r in refused)
+    return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes, shown=rows)
+
+
+def _mark(gate: dict[str, Any]) -> str:
+    return "yes, " if gate["passed"] else "no, "
+
+
+def _same(values: tuple[int, ...]) -> int | list[int]:
+    return values[0] if len(set(values)) == 1 else list(values)
+
+
+def _row(item: Planned) -> dict[str, Any]:
+    plan = item.plan
+    o = occupancy(plan)
+    invariant = invariant_plan(plan)
+    return {
+        "engine": plan.engine,
+        "version": plan.version,
+        "layer_group": item.layer_group.name,
+        "layers": item.layer_group.layers,
+        "q_heads": plan.geometry.q_heads,
+        "kv_heads": plan.geometry.kv_heads,
+        "head_dim": plan.geometry.head_dim,
+        "window": plan.geometry.window,
+        "batch": item.batch.size,
+        "context": item.batch.max_seq_len,
+        "q_len": item.batch.max_q_len,
+        "path": plan.path,
+        "kernel": plan.stage1.name,
+        "grid": list(plan.stage1.grid),
+        "launched_blocks": o.launched_blocks,
+        "live_blocks": o.live_blocks,
+        "unsplit_blocks": o.unsplit_blocks,
+        "sm_count": o.sm_count,
+        "sm_coverage": o.sm_coverage,
+        "waves": o.waves,
+        "splits_requested": _same(plan.splits.requested),
+        "splits_launched": plan.splits.launched,
+        "splits_live": _same(plan.splits.live),
+        "splits_working": _same(plan.splits.working),
+        "tile_keys": plan.tile_keys,
+        "s_star": o.s_star,
+        "s_opt": _s_opt(plan),
+        "merge_grid": list(plan.merge.grid) if plan.merge else None,
+        "scheduler_kernels": sum(k.role == "scheduler" for k in plan.kernels),
+        "scratch_bytes": plan.scratch_bytes,
+        "kv_reads_per_key": traffic(plan).kv_reads_per_key,
+        "determinism": plan.determinism,
+        "invariant_option": invariant_option(plan, invariant),
+        "invariant_live_blocks": None if invariant is None else invariant.live_blocks,
+        "gates": [gate.to_dict() for gate in plan.gates],
+    }
+
+
+def _s_opt(plan: LaunchPlan) -> int | None:
+    """The split count of least predicted time; None on a GPU whose memory bandwidth nobody knows."""
+    from decodecalc.cost.tuning import s_opt
+
+    if plan.gpu.hbm_bytes_per_s is None or not plan.batch.query_tokens:
+        return None
+    return s_opt(plan.geometry, plan.batch, plan.kv, plan.gpu)
+
+
+def _refused_row(item: Refusal, sm_count: int) -> dict[str, Any]:
+    return {
+        "engine": item.engine,
+        "version": item.version,
+        "layer_group": item.layer_group.name,
+        "layers": item.layer_group.layers,
+        "batch": item.batch.size,
+        "context": item.batch.max_seq_len,
+        "path": None,
+        "grid": None,
+        "sm_count": sm_count,
+        "gates": [{"name": item.code or "refused", "passed": False, "reason": item.reason}],
+    }
+
+
+def _named(rows: list[dict[str, Any]]) -> str:
+    return ", ".join(r["engine"] for r in rows)
+
+
+def _rereads(rows: list[dict[str, Any]]) -> list[str]:
+    """Engines whose blocks ask for a key once per query head (or per tile of query rows)."""
+    again = [r for r in rows if r["kv_reads_per_key"] is not None and r["kv_reads_per_key"] >= 2]
+    times = ", ".join(f"{r['engine']} {r['kv_reads_per_key']:.3g} times" for r in again)
+    return [f"keys are asked for more than once (query heads do not share them): {times}"] if again else []
+
+
+def _extra_kernels(rows: list[dict[str, Any]]) -> list[str]:
+    """Engines that launch a kernel before stage 1."""
+    with_scheduler = [r for r in rows if r["scheduler_kernels"]]
+    return [f"a scheduler kernel runs first: {_named(with_scheduler)}"] if with_scheduler else []
+
+
+def _invariance(rows: list[dict[str, Any]]) -> list[str]:
+    """Whose splits depend on the rest of the batch, and what each engine's reproducible mode costs in blocks."""
+    moving = [r for r in rows if r["determinism"] == "batch-dependent"]
+    priced = [r for r in moving if r["invariant_live_blocks"] is not None]
+    by_hand = [r for r in moving if r["invariant_live_blocks"] is None and r["invariant_option"] is not None]
+    never = [r for r in moving if r["invariant_option"] is None]
+    lines = []
+    priced = [r for r in priced if r["invariant_live_blocks"] != r["live_blocks"]]
+    if priced:
+        change = ", ".join(f"{r['engine']} {r['live_blocks']} to {r['invariant_live_blocks']}" for r in priced)
+        lines.append(f"splits depend on the batch; --batch-invariant changes live blocks: {change}")
+    if by_hand:
+        options = ", ".join(f"{r['engine']} --opt {r['invariant_option']}" for r in by_hand)
+        lines.append(f"splits depend on the batch unless fixed by hand: {options}")
+    if never:
+        lines.append(f"splits depend on the batch, and nothing changes that: {_named(never)}")
+    return lines
+
+
+def _flips(request: Request) -> list[str]:
+    """At which batch the path changes, for each engine, layer group and context."""
+    s = request.scenarios
+    lines: list[str] = []
+    for policy, version in s.engines:
+        for group in s.layer_groups:
+            for context in dict.fromkeys(b.max_seq_len for b in s.batches):
+                options = s.options_of(policy)
+                flip = first_split_change(policy, group.geometry, s.kv, s.gpu, options, version, context)
+                if flip is not None:
+                    name = policy.name + (f", {group.name} layers" if len(s.layer_groups) > 1 else "")
+                    lines.append(f"{name}: at {context} keys the path changes from batch {flip - 1} to {flip}")
+    return list(dict.fromkeys(lines))
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    def varies(key: str) -> bool:
+        return len({str(r.get(key)) for r in rows}) > 1
+
+    def splits(value: Any) -> str:
+        return summary(value) if isinstance(value, list) else cell(value)
+
+    columns = [Column("engine", "engine", align="left", rank=0)]
+    columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
+    columns += [Column("batch", "batch"), Column("context", "keys")]
+    columns += [Column("q_len", "q")] if varies("q_len") else []
+    return [
+        *columns,
+        Column("path", "path", align="left"),
+        Column("grid", "grid", grid_text, align="left", rank=0),
+        Column("launched_blocks", "blocks", rank=2),
+        Column("live_blocks", "live blocks", rank=0),
+        Column("sm_coverage", "coverage", percent, rank=0),
+        Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
+        Column("splits_requested", "S req", splits),
+        Column("splits_launched", "S launch"),
+        Column("splits_live", "S live", splits),
+        Column("s_star", "S*", rank=0),
+        *([Column("s_opt", "S_opt", rank=0)] if any(r["s_opt"] is not None for r in rows) else []),
+        Column("merge_grid", "merge grid", grid_text, align="left", rank=2),
+    ]

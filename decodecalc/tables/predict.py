@@ -1,0 +1,144 @@
+"""Rows and columns of `predict`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.prediction import BOUNDS, Prediction, predict
+from decodecalc.scenario import Planned, Refusal
+from decodecalc.tables.table import Column, Table, cell, percent
+from decodecalc.tables.text import because
+from decodecalc.units import human_seconds
+
+if TYPE_CHECKING:
+    from decodecalc.cli.options import Request
+
+NOTES = (
+    "time: one layer; token: all layers of all layer groups. Terms add up to time; 90 % interval in low..high.",
+    "roofline and overhead + bytes are baselines, not predictions.",
+)
+
+
+def predict_table(
+    request: Request, kernel: str, l2: str, launch: str, calibration: str | None, provenance: bool
+) -> Table:
+    """One row per plan and kernel. A token's time is given where every layer group of the engine could be planned."""
+    s = request.scenarios
+    known = load_calibration(calibration, s.gpu)
+    rows: list[dict[str, Any]] = []
+    refused: list[str] = []
+    notes: dict[str, None] = {}
+    for item in s.plans():
+        if isinstance(item, Refusal):
+            refused.append(f"not shown: {because(item.engine, item.reason)}")
+            continue
+        found = [
+            predict(item.plan, s.gpu, known, kernel=k, l2=l2, launch=launch)
+            for k in (("own", "bundled") if kernel == "both" else (kernel,))
+        ]
+        for p in found if len({(p.kernel, p.variant) for p in found}) > 1 else found[:1]:
+            rows.append(_row(item, p, len(rows)))
+            notes.update(dict.fromkeys(f"{item.plan.engine}: {note}" for note in p.notes))
+    _add_tokens(rows, len(s.layer_groups))
+    lines = [f"L2 {l2}, {launch} launches; calibration {known.label}"]
+    shown = [*lines, *NOTES, *notes, *(_provenance(rows) if provenance else ())]
+    inputs = {**request.inputs, "kernel": kernel, "l2": l2, "launch": launch, "calibration": known.label}
+    return Table("predict", inputs, rows, _columns(rows), request.heading, [*shown, *dict.fromkeys(refused)])
+
+
+def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
+    plan = item.plan
+    return {
+        "engine": plan.engine,
+        "version": plan.version,
+        "kernel": p.kernel,
+        "layer_group": item.layer_group.name,
+        "layers": item.layer_group.layers,
+        "batch": item.batch.size,
+        "context": item.batch.max_seq_len,
+        "q_len": item.batch.max_q_len,
+        "path": plan.path,
+        "splits_live": max(plan.splits.live),
+        "total_s": p.total_s,
+        "layers_s": p.total_s * item.layer_group.layers,
+        "token_s": None,
+        "low_s": p.low_s,
+        "high_s": p.high_s,
+        "bound": p.bound,
+        **p.terms,
+        "roofline_s": p.roofline_s,
+        "overhead_plus_bytes_s": p.overhead_plus_bytes_s,
+        "l2": p.l2,
+        "launch": p.launch,
+        "variant": p.variant,
+        "extrapolated": list(p.extrapolated),
+        "provenance": [parameter.to_dict() for parameter in p.provenance.values()],
+        "notes": list(p.notes),
+        "case": item.case,
+    }
+
+
+def _add_tokens(rows: list[dict[str, Any]], groups: int) -> None:
+    """Put the sum over layer groups into every row of one engine, kernel side and batch; `case` is used up."""
+    sums: dict[Any, list[float]] = {}
+    # Cases are numbered layer group by layer group: the same batch recurs every `cases per group` numbers.
+    per_group = max((row["case"] for row in rows), default=0) + 1
+    per_group = max(per_group // groups, 1)
+    keys = []
+    for row in rows:
+        side = row["kernel"] == "bundled"
+        keys.append((row["engine"], row["version"], side, row.pop("case") % per_group))
+        sums.setdefault(keys[-1], []).append(row["layers_s"])
+    for row, key in zip(rows, keys):
+        row["token_s"] = sum(sums[key]) if len(sums[key]) == groups else None
+
+
+def _provenance(rows: list[dict[str, Any]]) -> list[str]:
+    lines: dict[str, None] = {}
+    for row in rows:
+        for p in row["provenance"]:
+            note = f" ({p['note']})" if p["note"] else ""
+            spread = f" +- {percent(p['spread'])}" if p["spread"] else ""
+            value = f"{_shown(p['value'])} {p['unit']}{spread}, {p['provenance']}{note}"
+            lines[f"{row['kernel']}: {p['name']} = {value}"] = None
+    return list(lines)
+
+
+def _shown(value: float | tuple[float, ...]) -> str:
+    """A number, or a curve's ends and how many values it has."""
+    if isinstance(value, tuple):
+        return f"{value[0]:.4g} ... {value[-1]:.4g} ({len(value)} values)"
+    return f"{value:.4g}"
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    def varies(key: str) -> bool:
+        return len({str(row.get(key)) for row in rows}) > 1
+
+    columns = [Column("engine", "engine", align="left", rank=0), Column("kernel", "kernel", align="left")]
+    columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
+    return [
+        *columns,
+        Column("batch", "batch"),
+        Column("context", "keys", rank=0),
+        Column("splits_live", "live"),
+        Column("total_s", "time", human_seconds, rank=0),
+        Column("low_s", "low", human_seconds, rank=0),
+        Column("high_s", "high", human_seconds, rank=0),
+        Column("token_s", "token", human_seconds),
+        Column("bound", "bound by", lambda v: BOUNDS[v], align="left", rank=0),
+        Column("launch_s", "launch", human_seconds, rank=2),
+        Column("fixed_s", "start", human_seconds, rank=2),
+        Column("stream_s", "stream", human_seconds, rank=2),
+        Column("latency_s", "latency", human_seconds, rank=2),
+        # The tensor cores' share matters for MLA-like groups only; without it the terms would not add up there.
+        *([Column("compute_s", "compute", human_seconds, rank=2)] if any(r["compute_s"] > 1e-8 for r in rows) else []),
+        Column("tail_s", "tail", human_seconds, rank=2),
+        Column("gap_s", "gap", human_seconds, rank=2),
+        Column("merge_s", "merge", human_seconds, rank=2),
+        Column("roofline_s", "roofline", human_seconds),
+        Column("overhead_plus_bytes_s", "ovh+bytes", human_seconds),
+        *([Column("extrapolated", "extrapolated", lambda v: f"{len(v)} parameters" if v else cell("no"))]
+          if any(row["extrapolated"] for row in rows) else []),
+    ]  # fmt: skip

@@ -1,0 +1,342 @@
+"""A verification report as a table, Markdown, an HTML page. Words and layout only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.tables.html import Details, Figure, Section, page
+from decodecalc.tables.table import Column, Table, cell, percent, render
+from decodecalc.tables.text import plain
+from decodecalc.units import human_bytes, human_seconds
+from decodecalc.verify.claims import BY_NUMBER, PASS, SKIP
+
+if TYPE_CHECKING:
+    from decodecalc.verify.reports import Report
+    from decodecalc.verify.suites import Case
+
+FEW_CASES = 3  # up to here people see every check, beyond it a line per case
+MARKS = {"pass": "ok", "fail": "FAIL", "off": "off", "note": "note", "skip": "-", "error": "ERR"}
+MOST_TROUBLES = 60
+
+
+def amount(value: Any, unit: str | None) -> str:
+    """A quantity's value with its unit, short enough for a cell.
+
+    >>> amount(1.25e-5, "s"), amount(None, ""), amount(16777216, "B"), amount([8, 1, 16], "")
+    ('12.5 µs', '-', '16.78 MB', '8 1 16')
+    """
+    if value is None:
+        return "-"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and unit == "s":
+        return human_seconds(value)
+    if number and unit == "B":
+        return human_bytes(value)
+    text = cell(value)
+    text = text if len(text) <= 60 else text[:57] + "…"
+    return f"{text} {unit}" if unit and number else text
+
+
+def verify_table(report: Report) -> Table:
+    """Every check as one row (json and csv); people see lines per check or, in longer reports, per case."""
+    rows = list(report.rows)
+    if report.summary.cases <= FEW_CASES:
+        columns = [
+            Column("engine", "rule of", align="left"),
+            Column("claim", "claim"),
+            Column("claim_name", "", align="left"),
+            Column("quantity", "quantity", align="left"),
+            Column("predicted_text", "predicted"),
+            Column("observed_text", "observed"),
+            Column("difference_text", "difference"),
+            Column("verdict", "verdict", align="left"),
+            Column("reason", "why", align="left"),
+        ]
+        shown = [{**r, **_texts(r)} for r in rows]
+        heads = dict.fromkeys(f"{r['scenario']}" for r in rows)
+        return Table("verify", report.inputs, shown, columns, [*_heading(report), *heads], _notes(report))
+    return Table("verify", report.inputs, rows, (), _heading(report), _notes(report))
+
+
+def terminal_text(report: Report) -> str:
+    """What people see on a terminal."""
+    table = verify_table(report)
+    if report.summary.cases <= FEW_CASES:
+        return render(table, "table") + f"\n{plain(report.verdict)}\n"
+    parts = [render(matrix_table(report), "table"), render(claims_table(report), "table")]
+    parts += [render(times_table(report), "table")] if report.summary.times else []
+    parts += [render(troubles_table(report), "table")] if _troubles(report) else []
+    return "\n".join(parts) + f"\n{plain(report.verdict)}\n"
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    unit = row.get("unit")
+    difference = row.get("difference")
+    return {
+        "predicted_text": amount(row.get("predicted"), unit),
+        "observed_text": amount(row.get("observed"), unit),
+        "difference_text": "-" if difference is None else _signed(difference, unit, row.get("relative_difference")),
+    }
+
+
+def _signed(difference: float, unit: str | None, relative: float | None) -> str:
+    if difference == 0:
+        return "0"
+    if unit in ("s", "B") and relative is not None:
+        return f"{'+' if difference > 0 else '-'}{percent(abs(relative))}"
+    return f"{difference:+.4g}"
+
+
+def _heading(report: Report) -> list[str]:
+    i = report.inputs
+    ranks = f" × {i['ranks']}" if (i.get("ranks") or 1) > 1 else ""
+    lines = [
+        f"{i.get('device', 'unknown device')}{ranks}: torch {i.get('torch')}, Triton {i.get('triton')}, "
+        f"{i.get('date_utc', 'undated')}, decodecalc {i.get('decodecalc')}"
+    ]
+    before, after = i.get("state_before") or {}, i.get("state_after") or {}
+    if before.get("sm_clock_hz"):
+        clocks = f"before: {_state(before)}; after: {_state(after)}"
+        lines.append(f"driver {before.get('driver')}; {clocks}; L2 cold unless a row says else")
+    if i.get("command"):
+        lines.append(f"command: {i['command']}")
+    if i.get("warnings"):
+        lines += [f"warning: {w}" for w in i["warnings"]]
+    return lines
+
+
+def _state(state: Mapping[str, Any]) -> str:
+    def of(key: str, scale: float, unit: str) -> str:
+        value = state.get(key)
+        return "-" if value is None else f"{value / scale:.0f} {unit}"
+
+    return (
+        f"SM {of('sm_clock_hz', 1e6, 'MHz')}, memory {of('memory_clock_hz', 1e6, 'MHz')}, "
+        f"{of('power_w', 1, 'W')}, {of('temperature_c', 1, '°C')}"
+    )
+
+
+def _notes(report: Report) -> list[str]:
+    return [
+        "predicted: the policy's plan and the analyses of it; observed: the profiler, blocks' own records, poisoned "
+        "buffers, counters, clocks.",
+        "off: a time beyond its tolerance (18 % and the interval); what must hold is the mean over all rows.",
+    ]
+
+
+def matrix_table(report: Report) -> Table:
+    """One line per case: each claim's verdict, and the times."""
+    numbers = [c.claim for c in report.summary.claims]
+    by_case: dict[str, dict[str, Any]] = {}
+    for r in report.rows:
+        line = by_case.setdefault(r["case"], {"scenario": r["scenario"], "engine": r["engine"], "path": r.get("path")})
+        line[f"c{r['claim']}"] = MARKS.get(r["verdict"], r["verdict"])
+        if r["claim"] == 10 and r.get("total_s"):
+            line["observed_s"], line["predicted_s"] = r["total_s"], r["predicted_total_s"]
+            line["error"] = _signed(r["difference"], "s", r["relative_difference"])
+    columns = [
+        Column("scenario", "scenario", align="left"),
+        Column("engine", "rule of", align="left"),
+        Column("path", "path", align="left"),
+        *(Column(f"c{n}", str(n), align="left") for n in numbers),
+    ]
+    if any("observed_s" in line for line in by_case.values()):
+        columns += [
+            Column("predicted_s", "predicted", human_seconds),
+            Column("observed_s", "measured", human_seconds),
+            Column("error", "error"),
+        ]
+    notes = ["claims: " + ", ".join(f"{n} {BY_NUMBER[n].name}" for n in numbers)]
+    return Table("verify", report.inputs, list(by_case.values()), columns, _heading(report), notes)
+
+
+def claims_table(report: Report) -> Table:
+    """One line per claim."""
+    rows = [
+        {
+            "claim": c.claim, "text": c.text, "kind": "exact" if c.exact else "measured", "checked": c.checked,
+            "passed": c.passed, "failed": c.failed, "off": c.off, "errors": c.errors, "skipped": c.skipped,
+        }
+        for c in report.summary.claims
+    ]  # fmt: skip
+    columns = [
+        Column("claim", "claim"),
+        Column("text", "what", align="left"),
+        Column("kind", "kind", align="left"),
+        *(Column(k, k) for k in ("checked", "passed", "failed", "off", "errors", "skipped")),
+    ]
+    return Table("verify", report.inputs, rows, columns)
+
+
+def times_table(report: Report) -> Table:
+    """Errors of the predicted times beside the baselines'."""
+    rows = [
+        {
+            "name": t.name, "rows": t.rows, "mape": t.mape, "p90": t.p90, "worst": t.worst,
+            "bytes": t.bytes_mape, "roofline": t.roofline_mape,
+        }
+        for t in report.summary.times
+    ]  # fmt: skip
+    columns = [
+        Column("name", "time, rows of", align="left"),
+        Column("rows", "rows"),
+        Column("mape", "mean error", percent),
+        Column("p90", "90th percentile", percent),
+        Column("worst", "worst", percent),
+        Column("bytes", "overhead + bytes, mean", percent),
+        Column("roofline", "roofline, mean", percent),
+    ]
+    regret = report.summary.regret_within_bar
+    notes = (
+        [] if regret is None else [f"S_opt within 5 % of the best time found by trying: {percent(regret)} of scenarios"]
+    )
+    return Table("verify", report.inputs, rows, columns, notes=notes)
+
+
+def _troubles(report: Report) -> list[Mapping[str, Any]]:
+    return [r for r in report.rows if r["verdict"] not in (PASS, SKIP, "note")]
+
+
+def troubles_table(report: Report) -> Table:
+    """Checks that did not pass, in words."""
+    found = _troubles(report)
+    rows = [{**r, **_texts(r), "mark": MARKS.get(r["verdict"], r["verdict"])} for r in found[:MOST_TROUBLES]]
+    columns = [
+        Column("case", "case", align="left"),
+        Column("claim", "claim"),
+        Column("mark", "", align="left"),
+        Column("quantity", "quantity", align="left"),
+        Column("predicted_text", "predicted"),
+        Column("observed_text", "observed"),
+        Column("reason", "why", align="left"),
+    ]
+    more = [f"{len(found) - MOST_TROUBLES} more in the JSON report"] if len(found) > MOST_TROUBLES else []
+    return Table("verify", report.inputs, rows, columns, notes=more)
+
+
+def skipped_lines(report: Report) -> list[str]:
+    """Why checks were skipped, with how many each reason explains."""
+    reasons: dict[str, int] = {}
+    for r in report.rows:
+        if r["verdict"] == SKIP:
+            text = f"claim {r['claim']}: {r['reason']}"
+            reasons[text] = reasons.get(text, 0) + 1
+    return [f"{text} ({count})" for text, count in sorted(reasons.items(), key=lambda item: -item[1])][:20]
+
+
+def markdown(report: Report, pictures: Mapping[str, str] | None = None) -> str:
+    """The report as Markdown. pictures: caption -> file beside it."""
+    out = [
+        "# decodecalc verify",
+        "",
+        f"**{plain(report.verdict)}**",
+        "",
+        *(f"{line}  " for line in _heading(report)),
+        "",
+    ]
+    out += ["## Claims", "", render(claims_table(report), "markdown")]
+    if report.summary.times:
+        out += ["## Time", "", render(times_table(report), "markdown")]
+    out += [f"![{caption}]({file})\n" for caption, file in (pictures or {}).items()]
+    if _troubles(report):
+        out += ["## What did not pass", "", render(troubles_table(report), "markdown")]
+    if report.comparison:
+        out += ["## Against the earlier run", "", *_comparison_lines(report, "- "), ""]
+    matrix = matrix_table(report)
+    out += ["## Cases", "", render(Table("verify", {}, matrix.rows, matrix.columns, notes=matrix.notes), "markdown")]
+    skipped = skipped_lines(report)
+    if skipped:
+        out += ["## Skipped", "", *(f"- {plain(line)}" for line in skipped), ""]
+    return "\n".join(out)
+
+
+def _comparison_lines(report: Report, bullet: str = "") -> list[str]:
+    c = report.comparison
+    if c is None:
+        return []
+    lines = [f"{c.compared} checks compared: {len(c.regressions)} regressions, {c.slower} slower, {c.faster} faster"]
+    lines += [f"{r.case}, claim {r.claim}: {r.what}" for r in c.regressions[:MOST_TROUBLES]]
+    return [bullet + plain(line) for line in lines]
+
+
+def html_page(report: Report, pictures: Sequence[tuple[bytes, str]] = ()) -> str:
+    """The report as one self-contained page, figures inside; every check of every case behind a line to open."""
+    sections = [Section("Claims", claims_table(report))]
+    if report.summary.times:
+        sections.append(Section("Time", times_table(report), figures=[Figure(svg, text) for svg, text in pictures]))
+    elif pictures:
+        sections.append(Section("Figures", figures=[Figure(svg, text) for svg, text in pictures]))
+    if _troubles(report):
+        sections.append(Section("What did not pass", troubles_table(report)))
+    if report.comparison:
+        sections.append(Section("Against the earlier run", Table("verify", {}, [], notes=_comparison_lines(report))))
+    matrix = matrix_table(report)
+    table = Table("verify", {}, matrix.rows, matrix.columns, notes=matrix.notes)
+    sections.append(Section("Cases", table, _case_details(report)))
+    skipped = skipped_lines(report)
+    if skipped:
+        sections.append(Section("Skipped", Table("verify", {}, [], notes=skipped)))
+    about = Section("", Table("verify", {}, [], heading=_heading(report)))
+    title = f"decodecalc verify: {report.inputs.get('device', '')}"
+    return page(title, [about, *sections], verdict=report.verdict, passed=report.passed)
+
+
+def _case_details(report: Report) -> list[Details]:
+    by_case: dict[str, list[Mapping[str, Any]]] = {}
+    for r in report.rows:
+        by_case.setdefault(r["case"], []).append(r)
+    return [_details(case, rows) for case, rows in by_case.items()]
+
+
+def _details(case: str, rows: Sequence[Mapping[str, Any]]) -> Details:
+    bad = [str(r["claim"]) for r in rows if r["verdict"] in ("fail", "error")]
+    off = [str(r["claim"]) for r in rows if r["verdict"] == "off"]
+    state = f"claims {', '.join(bad)} fail" if bad else f"claims {', '.join(off)} off" if off else "holds"
+    pairs = []
+    for r in rows:
+        if r["verdict"] == SKIP:
+            continue
+        numbers = "; ".join(
+            f"{q['name']}: {amount(q['predicted'], q['unit'])} / {amount(q['observed'], q['unit'])}"
+            if q["predicted"] is not None
+            else f"{q['name']}: {amount(q['observed'], q['unit'])}"
+            for q in r["quantities"]
+        )
+        tail = f" ({r['reason']})" if r.get("reason") else ""
+        pairs.append(
+            (f"{r['claim']} {r.get('claim_name', '')}: {r['verdict']}", f"{numbers}{tail}. {r.get('how', '')}")
+        )
+    return Details(f"{case}: {state}", pairs=pairs)
+
+
+def dry_run_table(cases: Sequence[Case], claims: Sequence[int], inputs: Mapping[str, Any]) -> Table:
+    """What would be run: every case with its launch."""
+    rows = []
+    for case in cases:
+        plan = case.plan
+        rows.append(
+            {
+                "scenario": case.scenario.id,
+                "engine": case.policy.name,
+                "version": case.version,
+                "path": plan.path if plan else None,
+                "grid": list(plan.stage1.grid) if plan else None,
+                "live_blocks": plan.live_blocks if plan else None,
+                "splits_launched": plan.splits.launched if plan else None,
+                "refused": case.refusal or None,
+            }
+        )
+    columns = [
+        Column("scenario", "scenario", align="left"),
+        Column("engine", "rule of", align="left"),
+        Column("path", "path", align="left"),
+        Column("grid", "grid", lambda g: "(" + ", ".join(map(str, g)) + ")", align="left"),
+        Column("live_blocks", "live"),
+        Column("splits_launched", "splits"),
+        Column("refused", "refused", lambda text: text[:60], align="left"),
+    ]
+    scenarios = len({case.scenario.id for case in cases})
+    heading = [f"would check {len(cases)} cases of {scenarios} scenarios, nothing was run"]
+    notes = [f"{n} {BY_NUMBER[n].name}: {BY_NUMBER[n].text}" for n in claims]
+    return Table("verify", {**inputs, "dry_run": True}, rows, columns, heading, notes)
