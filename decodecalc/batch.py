@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from decodecalc.errors import InputError
 from decodecalc.geometry import check_count
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 MAX_REQUESTS = 1 << 20
 MAX_KEYS = 1 << 32
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Batch(Shown):
     """A decode step. `seq_lens[r]` keys and `q_lens[r]` query tokens of request r; keys include the new tokens.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.errors import InputError
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 MAX_HEADS = 1 << 16
@@ -23,7 +22,7 @@ def check_count(name: str, value: Any, low: int = 1, high: int = 1 << 40) -> int
     return value
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Geometry(Shown):
     """One attention layer on one rank.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.geometry import Geometry, check_count
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 # Bytes of one cache element. Block-scaled formats carry their scales: NVFP4 has one FP8 scale for 16 elements
@@ -38,7 +37,7 @@ def dtype_name(name: str) -> str:
     return key
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KvCache(Shown):
     """Layout of the paged KV cache.
 

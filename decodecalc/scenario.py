@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -13,13 +13,12 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.launch.policy import Policy
 from decodecalc.models import LayerGroup
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """An engine that would not run a scenario at all, and why."""
 
@@ -31,7 +30,7 @@ class Refusal:
     reason: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Planned:
     """One plan with the layer group it is for and the batch as the user gave it (before chunking).
 
@@ -44,7 +43,7 @@ class Planned:
     plan: LaunchPlan
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Scenarios:
     """A set of scenarios: layer groups of one rank x batches x engines, on one GPU with one cache layout.
 

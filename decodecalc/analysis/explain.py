@@ -6,7 +6,7 @@ drift from what the commands print.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.analysis.occupancy import occupancy
@@ -15,11 +15,10 @@ from decodecalc.analysis.roofline import roofline, tile_work
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import KernelLaunch, LaunchPlan
-from decodecalc.record import record
 from decodecalc.units import human_bytes, human_rate
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Step:
     """One numbered step: a title, then lines of `text` where each formula carries its numbers."""
 

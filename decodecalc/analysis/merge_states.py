@@ -16,21 +16,20 @@ vllm/v1/attention/ops/dcp.py (cp_lse_ag_out_rs, dcp_a2a_lse_reduce), vllm/v1/att
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.batch import Batch
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.geometry import Geometry, check_count
 from decodecalc.kvcache import KvCache
-from decodecalc.record import record
 
 LSE_BYTES = 4  # log-sum-exps are fp32 in every engine
 MAX_RANKS = 1 << 10
 METHODS = ("pairwise", "all-gather", "lse-all-gather", "all-to-all")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PairMerge:
     """Merges of two states for every (token, query head), one launch each; bytes over all `launches`."""
 
@@ -50,7 +49,7 @@ class PairMerge:
         return {**asdict(self), "grid": list(self.grid), "total_bytes": self.total_bytes}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cascade:
     """A shared prefix attended once, against the same step without cascade.
 
@@ -72,7 +71,7 @@ class Cascade:
         return {**asdict(self), "suffix_keys": list(self.suffix_keys), "merge": self.merge.to_dict()}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ContextParallel:
     """Keys spread over `ranks`, states combined by `method`. Bytes and launches are those of one rank.
 

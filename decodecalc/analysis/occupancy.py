@@ -6,7 +6,7 @@ how many blocks an SM can hold at a time is a matter of registers and shared mem
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from decodecalc.intmath import cdiv
 from decodecalc.launch.arrays import Batches, Launches
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 FLIP_SEARCH_LIMIT = 4096
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Occupancy(Shown):
     """Blocks of stage 1 against SMs.
 

@@ -6,20 +6,19 @@ The bandwidth is negligible (one int32 per page of keys); the latency is not: a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.errors import GateError, InputError
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 INDEX_BYTES = 4  # page ids and per-token indices are int32 in every engine modelled
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Paging(Shown):
     """Of the longest request unless `total` is in the name; shares are ratios to KV bytes of one KV head.
 

@@ -7,21 +7,20 @@ group of g query heads and b bytes an element.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.traffic import traffic
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TileWork:
     """One loop iteration of one stage-1 block: `rows` x `keys` scores of which `live_rows` rows hold a query."""
 
@@ -39,7 +38,7 @@ class TileWork:
         return asdict(self)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Roofline(Shown):
     """One layer on one GPU. memory_bound_factor: ridge over intensity (above 1: memory-bound by that factor).
 

@@ -7,15 +7,14 @@ early exit and writes a neutral partial), `early exit` (launched or asked for, n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.record import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Split `split` of request `request`: keys [start, end), `visible_keys` of them inside the window."""
 

@@ -8,7 +8,7 @@ Partial states likewise: `live` moves, `allocated` is what the buffers hold (an 
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,12 @@ from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, Launches
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 PARTIAL_BYTES = 4  # one of `state_values`: fp32; policies count 16-bit partial outputs as half a value
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Traffic(Shown):
     """All in bytes for one layer of one step on one rank; `_share` is a ratio to `kv_read_bytes`.
 

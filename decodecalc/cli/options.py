@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,7 +12,6 @@ from decodecalc.batch import Batch
 from decodecalc.errors import InputError
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
-from decodecalc.record import record
 from decodecalc.scenario import Scenarios, make_scenarios
 from decodecalc.units import parse_counts
 
@@ -75,7 +75,7 @@ output_options = _stack(
 scenario_options = _stack(layer_options, gpu_option, engine_options, batch_options, cache_options)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Layers:
     """The layer groups of one rank, where they come from, and what had to be assumed."""
 
@@ -176,7 +176,7 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
     return out
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Request:
     """Everything the scenario options resolve to, and how to say it again."""
 

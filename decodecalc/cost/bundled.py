@@ -12,6 +12,7 @@ Source: kernels/launch.py, kernels/config.py, kernels/blocks.py of this reposito
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST_GRID_SPLITS = 65535  # grid axis z
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BundledOptions(EngineOptions):
     """What `decodecalc_kernels.LaunchConfig` takes, and whose split rule to run."""
 
@@ -44,7 +44,7 @@ class BundledOptions(EngineOptions):
     stages: int | None = option(None, "int?", "loads in flight, instead of the tuned count", low=1)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BundledDetail:
     """split_keys: keys of every split [N] (0 under another engine's rule); row_blocks: blocks that share a KV head's
     keys because its query rows do not fit one block; warps, stages: of the tuned kernel."""
@@ -133,7 +133,7 @@ class Bundled(Policy):
         return _own_cut(geo, batches, kv, gpu, options)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Cut:
     """How the keys are cut. launched, tile, warps, stages, size [N] (or numbers); live, first, split_keys [N, R]."""
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,6 @@ from decodecalc.cost.parameters import (
     Variant,
 )
 from decodecalc.errors import InputError
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -43,7 +42,7 @@ _DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 Values = Mapping[str, Parameter]
 
 
-@record
+@dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
     """Parameters of one GPU. `extrapolated_from` names the calibrated GPU when this one never was.
 
@@ -57,10 +56,6 @@ class Calibration:
     protocol: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
     extrapolated_from: str | None = None
-
-    # The same calibration is one object: caches key on it, and its mappings have no hash.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
 
     @property
     def label(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -14,7 +14,6 @@ from decodecalc.cost.tuning import Tuning, gathered, path_rates, row_block, spli
 from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
-from decodecalc.record import record
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 WORTH = 0.98  # a flag is worth naming when it takes at least 2 % off
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """One split count that can be launched, and its predicted time."""
 
@@ -47,7 +46,7 @@ class CurvePoint:
     total_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Regret:
     """One engine's rule against S_opt.
 
@@ -80,7 +79,7 @@ class Regret:
         return asdict(self)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The fastest launch for one step, and the alternatives.
 
@@ -194,7 +193,7 @@ def _engines(given: Sequence[tuple[Policy, str | None]] | None) -> Sequence[tupl
     return load_policies(["all"])
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Regrets:
     """Regrets of one step: everything but the engine."""
 

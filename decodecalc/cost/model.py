@@ -32,7 +32,7 @@ and H100 (reports/public-backtest.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import log2
 from typing import Any
 
@@ -41,7 +41,6 @@ import numpy.typing as npt
 
 from decodecalc.cost.parameters import START_TILES
 from decodecalc.cost.rates import Rates
-from decodecalc.record import record
 
 FloatArray = npt.NDArray[np.float64]
 # So many blocks beyond one (two …) for each SM, as a share of the SMs, and the curves have made their jump: the first
@@ -50,7 +49,7 @@ PAST = 0.03
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Work:
     """What the launches of N steps have to do. Every field is [N] or a number for all.
 
@@ -81,7 +80,7 @@ class Work:
     short_tiles: Any = 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Terms:
     """Where the time goes; all seconds, all [N], and `total_s` is their sum.
 
@@ -110,7 +109,7 @@ class Terms:
         return self.stream_s + self.latency_s + self.compute_s + self.tail_s
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Bodies:
     """Stage 1 after its start, [N] each: as scheduled, with the work spread evenly over the slots, and that without the
     tensor cores' share."""
@@ -179,7 +178,7 @@ def _place(x: Any, knots: Sequence[float]) -> tuple[Any, Any]:
     return i, np.maximum((np.asarray(x) - k[i]) / (k[i + 1] - k[i]), 0.0)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Shares:
     """What one of k blocks side by side asks of what they share, in seconds of the whole device [N]."""
 

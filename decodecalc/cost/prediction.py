@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from decodecalc.errors import InputError
 from decodecalc.intmath import cdiv, distinct
 from decodecalc.launch.arrays import Batches, Launches
 from decodecalc.launch.plan import KernelLaunch, KeyRanges, LaunchPlan
-from decodecalc.record import record
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ BOUNDS = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Time of one layer. `terms` add up to total_s; low_s and high_s bound what 90 % of such cells measured.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.parameters import DEVICE, OPTIONAL, PER_KERNEL, STARTS, Parameter
 from decodecalc.cost.variants import WIDER_INTERPOLATED, Resolved, tile_bytes
 from decodecalc.errors import InputError
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -22,7 +22,7 @@ LAUNCH_MODES = ("graph", "stream")
 LEAST_LATENCY = 0.02
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rates:
     """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative.
 

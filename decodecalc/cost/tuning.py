@@ -11,7 +11,7 @@ tiles, so that long requests get more splits and all blocks are alike.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,6 @@ from decodecalc.cost.schedule import cut_tiles, ragged_bodies
 from decodecalc.cost.variants import BUNDLED, SPLIT, on_path, resolve, tile_elements, wanted_variant
 from decodecalc.intmath import IntArray, cdiv
 from decodecalc.launch.arrays import Batches, BoolArray, visible_start
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -94,7 +93,7 @@ def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, q_len:
     return tuned_variants(calibration, geo, kv, q_len)[0]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fastest:
     """The best launch of each of N steps. All [N]; `variants[which[n]]` is the variant of step n.
 
@@ -295,7 +294,7 @@ def gathered(batch: Batch) -> Batches:
     return Batches.single(batch)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """A launch of the bundled kernel in plain numbers."""
 

@@ -7,6 +7,7 @@ kernel, its latency moved by what a tile computes on; they are marked extrapolat
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
 from typing import TYPE_CHECKING
@@ -16,7 +17,6 @@ from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Variant
 from decodecalc.errors import InputError
 from decodecalc.intmath import next_power_of_2
 from decodecalc.kvcache import DTYPE_BYTES
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -36,7 +36,7 @@ WIDER_INTERPOLATED = 1.5  # an extrapolated variant's interval, against a measur
 FURTHEST = 4.0  # latency is not moved further than by this ratio
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """A variant's parameters. `wanted` is what runs, `used` the nearest measured variant behind the numbers; `slower`:
     the factor of its tiles' latency."""

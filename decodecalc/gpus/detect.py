@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from decodecalc.errors import InputError, MissingDependencyError
 from decodecalc.gpus.gpu import Gpu
 from decodecalc.gpus.table import gpu_names, table_gpu
-from decodecalc.record import record
 
 # Driver names that several products share: there the memory size decides. Every Jetson Orin module prints "Orin";
 # Thor boards print "NVIDIA Thor" whatever the module.
@@ -28,7 +28,7 @@ _PEAKS = (
 )  # fmt: skip
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceProperties:
     """What a driver reports about a device. None where it does not say."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.gpus.fields import FIELDS, check_field
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 
@@ -36,7 +35,7 @@ _DEQUANTISED = ("bf16", "fp16")
 _MODE = {"nvfp4": "fp4", "mxfp4": "fp4"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Gpu(Shown):
     """One GPU as a kernel launch sees it. SI units; None where a value is not known or does not exist.
 

@@ -8,6 +8,7 @@ whose `counts` say how many equal requests the batch holds. Geometry, cache and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,12 +18,11 @@ import numpy.typing as npt
 from decodecalc.batch import Batch
 from decodecalc.intmath import IntArray
 from decodecalc.launch.plan import KeyRange
-from decodecalc.record import record
 
 BoolArray = npt.NDArray[np.bool_]
 
 
-@record
+@dataclass(frozen=True)
 class Batches:
     """seq_lens, q_lens, counts: int64 [N, R]. A class with count 0 is absent."""
 
@@ -92,7 +92,7 @@ class Batches:
         return self.largest(self.q_lens)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GateArray:
     """One condition over the whole array. `passed` is bool or bool [N]; `reason(n)` words it for step n, on demand."""
 
@@ -101,7 +101,7 @@ class GateArray:
     reason: Callable[[int], str]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KernelArray:
     """One kernel over the whole array; every entry is a number or an [N] array. It is launched where `when` is true."""
 
@@ -122,7 +122,7 @@ class KernelArray:
         return blocks
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Launches:
     """What a policy launches for every step of a `Batches`. Shapes: [N] or [N, R], or a plain number for all.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from decodecalc.errors import InputError, UnknownNameError
-from decodecalc.record import record
 
 T = TypeVar("T", bound="EngineOptions")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -24,7 +23,7 @@ def option(
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "choices": choices, "low": low})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Base of every engine's options. `from_mapping` validates what the API or the command line was given."""
 

@@ -8,13 +8,12 @@ never mixed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 KeyRange = tuple[int, int]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Gate:
     """One named condition of a policy, its outcome, and the numbers that decided it."""
 
@@ -36,7 +35,7 @@ class Gate:
         return {"name": self.name, "passed": self.passed, "reason": self.reason}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KernelLaunch:
     """One kernel of the step.
 
@@ -93,7 +92,7 @@ class KeyRanges(Sequence[list[KeyRange]]):
         return f"KeyRanges({list(self)!r:.200})"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Splits:
     """How each request's keys are cut.
 
@@ -119,7 +118,7 @@ class Splits:
         return out
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LaunchPlan(Shown):
     """What one engine launches for one layer of one decode step.
 

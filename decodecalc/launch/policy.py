@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,13 +16,12 @@ from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
 from decodecalc.launch.options import EngineOptions
 from decodecalc.launch.plan import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits
 from decodecalc.launch.traits import Traits
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PolicyVersion:
     """A version of a policy.
 

@@ -6,16 +6,15 @@ context and data parallelism do not change a layer's geometry and are not modell
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from decodecalc.errors import ShardingError
 from decodecalc.geometry import Geometry, check_count
-from decodecalc.record import record
 from decodecalc.values import Shown
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayerGroup(Shown):
     """Layers of one model that run softmax attention with one geometry.
 
@@ -63,7 +62,7 @@ class LayerGroup(Shown):
         }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RankModel(Shown):
     """One rank's share of a model under tensor parallelism.
 
@@ -97,7 +96,7 @@ class RankModel(Shown):
         }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Model(Shown):
     """A decoder model as its configuration describes it, before sharding.
 

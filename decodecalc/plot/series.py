@@ -4,6 +4,7 @@ engine."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +13,12 @@ from decodecalc.errors import GateError
 from decodecalc.launch.arrays import Batches, Launches
 from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.models import LayerGroup
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.cli.options import Request
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Series:
     """One line: `x` are its batch sizes or contexts, `found` what the policy launches at each of `steps`."""
 

@@ -8,7 +8,7 @@ in the order family, batch, context, query tokens; a shard is a contiguous range
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.options import EngineOptions
 from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.models import LayerGroup, Model
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 SPLIT_OPTIONS = ("num_splits", "num_splits_arg", "max_kv_splits_arg")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Axes:
     """Values of every axis. `splits` sets S in engines that take one by hand; engines without such an option ignore
     it."""
@@ -59,7 +58,7 @@ class Axes:
         return len(self.batches) * len(self.contexts) * len(self.q_lens)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Family:
     """What is constant over one run of the policy's arrays."""
 

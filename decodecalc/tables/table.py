@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from decodecalc.record import record
 from decodecalc.tables.text import plain
 
 FORMATS = ("table", "csv", "json", "markdown")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of the human-readable forms: the row's key, its heading, and how a value is worded.
 
@@ -33,7 +32,7 @@ class Column:
         return plain(self.show(value) if self.show else cell(value))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Table:
     """What a command found. `rows` are flat and go whole into json and csv; `columns` choose what people see.
 

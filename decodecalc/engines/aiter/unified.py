@@ -11,6 +11,7 @@ other kernels (Gluon) and has no policy here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -36,7 +36,7 @@ PREFILL_QUERIES = 256  # from here on the 2D kernel takes its prefill tile
 WIDE_HEAD = 512
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What differs between versions.
 
@@ -51,7 +51,7 @@ class Rules:
     page_tile: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AiterUnifiedOptions(EngineOptions):
     """max_seq_len: what the step is planned for when that is more than its longest request."""
 
@@ -60,7 +60,7 @@ class AiterUnifiedOptions(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AiterUnifiedDetail:
     """The choice in aiter's words."""
 

@@ -13,6 +13,7 @@ mha_varlen_fwd, set_params_splitkv), src/flash_fwd_launch_template.h (tiles, gri
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -40,7 +40,7 @@ _SMEM_BYTES = {(8, 0): (167_936, 166_912), (8, 7): (167_936, 166_912), (8, 6): (
 _SMEM_BYTES_SINCE_9 = (233_472, 232_448)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fa2Rules:
     """What differs between the code bases.
 
@@ -58,7 +58,7 @@ class Fa2Rules:
     default_api: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashAttention2Options(EngineOptions):
     """How the entry point is called."""
 
@@ -91,7 +91,7 @@ class FlashAttention2Options(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashAttention2Detail:
     """The engine's quantities. num_splits 0: the rule was not consulted; heuristic_* then do not apply."""
 

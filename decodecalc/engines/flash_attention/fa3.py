@@ -17,6 +17,7 @@ vllm/v1/attention/backends/flash_attn.py of the 0.33.0 wheel. Grids and blocks s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -46,7 +46,7 @@ BATCHES_PER_BLOCK = 992  # of the scheduler kernel: 31 per warp, 32 warps; above
 MARGIN = np.float32(1.1)  # flash_prepare_scheduler.cu, "10% margin"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fa3Rules:
     """What differs between the code bases.
 
@@ -62,7 +62,7 @@ class Fa3Rules:
     archs: tuple[int, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashAttention3Options(EngineOptions):
     """How the entry point is called."""
 
@@ -103,7 +103,7 @@ class FlashAttention3Options(EngineOptions):
     sm_margin: int = option(0, "int", "SMs left to other kernels", flag="sm_margin")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashAttention3Detail:
     """The engine's quantities, under its names where it has one."""
 
@@ -135,7 +135,7 @@ class FlashAttention3Detail:
     requests_combined: Any
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Call:
     """The arguments as mha_fwd rewrites them; arrays are [N]."""
 

@@ -12,6 +12,7 @@ include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from decodecalc.engines.flashinfer.planners import cuda_core_launches, tensor_core_launches
@@ -22,7 +23,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, Launches
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -31,7 +31,7 @@ KV_DTYPES = ("bf16", "fp16", "fp8", "nvfp4")
 TENSOR_CORE_GROUP = 4  # SGLang 0.5.23, flashinfer_backend.py, should_use_tensor_core
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashInferOptions(EngineOptions):
     """What the caller of `BatchDecodeWithPagedKVCacheWrapper` decides."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, distinct, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.engines.flashinfer.decode import FlashInferOptions
@@ -33,7 +33,7 @@ MERGE_REGISTERS = 40  # ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf
 MERGE_THREADS = 128
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashInferDetail:
     """The plan in FlashInfer's words.
 
@@ -249,7 +249,7 @@ def _graph_gate(graph: bool, items: Any, padded: Any) -> GateArray:
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Chunked:
     """Work items of a step and what follows from them for either kernel. [N, R]: chunks, columns, first_key."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,6 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -34,7 +34,7 @@ _DECODE_REGISTERS = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What differs between versions.
 

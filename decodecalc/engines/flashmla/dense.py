@@ -15,6 +15,7 @@ a single plan has every request's own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.plan import KeyRange
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -39,7 +39,7 @@ COMBINE_HEADS = 8  # heads of a combine block: BLOCK_SIZE_M there
 MAX_COMBINE_PARTS = 160  # MLA_NUM_SPLITS_SWITCH in combine.cu aborts above it
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What differs between versions.
 
@@ -54,7 +54,7 @@ class Rules:
     words_per_request: int = 5
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashMlaDetail:
     """The schedule in FlashMLA's words.
 

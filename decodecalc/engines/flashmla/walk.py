@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decodecalc.intmath import IntArray
-from decodecalc.record import record
 
 BLOCK_KEYS = 64
 OVERHEAD_BLOCKS = 5  # fixed_overhead_num_blocks: what starting a request costs, in blocks
@@ -31,7 +30,7 @@ class SmPart(NamedTuple):
     is_last_req_splitted: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Pieces:
     """What the walk finds. most [N, R]: splits of that request of a class which has most. used_parts, split_requests
     [N]: parts with work, requests cut over several. marks: (request, block, split) at the start of every used part, in

@@ -20,6 +20,7 @@ full blocks; the list keeps the keys' order).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -59,7 +59,7 @@ _UNSPLIT_HIP = {
 _UNSPLIT_SM100_SINCE_2_14 = {**_UNSPLIT[1][1], 64: (128, 64, 4), 128: (128, 128, 8)}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlexRules:
     """What differs between releases.
 
@@ -78,7 +78,7 @@ class FlexRules:
     sm100_since_2_14: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlexDecodingOptions(EngineOptions):
     """How flex_attention is called."""
 
@@ -110,7 +110,7 @@ class FlexDecodingOptions(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlexDecodingDetail:
     """The engine's quantities under its names."""
 

@@ -12,6 +12,7 @@ Source: `kernels/ops/attention/decode_attention.py` (`lean_decode_seqlen_gate`, 
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv
 from decodecalc.launch.arrays import Batches, BoolArray, at, row
 from decodecalc.launch.plan import KeyRange
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -60,7 +60,7 @@ def tile_keys(geo: Geometry) -> int:
     return 16 if geo.head_dim > 256 else 128
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LeanLaunch:
     """The persistent launch of every step.
 

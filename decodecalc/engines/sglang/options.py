@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import PolicyVersion
-from decodecalc.record import record
 
 MIN_BLOCK_KV = 32  # decode_attention.py:_MIN_BLOCK_KV, the keys every split length is rounded up to
 BLOCK_H = 16  # query heads of a grouped tile
@@ -21,7 +21,7 @@ MLA_BATCH_FREE_WARPS = 2  # _MLA_BUCKET_BATCH_FREE
 MLA_TUNED_TILE = 32  # _MLA_BLOCK_N
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SglangRules:
     """What differs between releases.
 
@@ -44,7 +44,7 @@ class SglangRules:
     rotate: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SglangOptions(EngineOptions):
     """SGLang's server flags and environment variables that decide the launch, and the state of the step."""
 
@@ -108,7 +108,7 @@ class SglangOptions(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SglangDetail:
     """SGLang's own quantities, under its names where it has one.
 
@@ -143,7 +143,7 @@ class SglangDetail:
     loads_latent_twice: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Outcome of the split rule: counts [N, R], the padding row's count, and how they came about [N]."""
 

@@ -7,6 +7,7 @@ long-context inference", 2023; no engine ships exactly this rule.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MIN_ROWS, MAX_ROWS = 16, 64  # query rows of a tensor-core tile: the smallest MMA, and one warpgroup
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlashDecodingOptions(EngineOptions):
     """tile_keys: keys of one loop iteration. num_splits: S given by hand instead of S*."""
 

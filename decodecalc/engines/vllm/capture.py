@@ -7,16 +7,16 @@ Read from vllm/config/vllm.py (`VllmConfig._set_cudagraph_sizes`) and vllm/confi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from decodecalc.errors import GateError
 from decodecalc.intmath import round_up
-from decodecalc.record import record
 
 MODES = ("balanced", "interactivity", "throughput")
 _FINE_GRAINED_TOKENS = 32  # interactivity mode captures every size up to here
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CaptureRules:
     """What differs between vLLM versions.
 

@@ -11,6 +11,7 @@ attention_kernels.cuh. The kernels were removed from vLLM in 2026-07.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -34,14 +34,14 @@ THREADS = 128
 BLOCK_SIZES = (8, 16, 32)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rules:
     """head_dims: what the kernels are compiled for."""
 
     head_dims: tuple[int, ...] = (32, 64, 80, 96, 112, 120, 128, 192, 256)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PagedAttentionOptions(EngineOptions):
     """max_seq_len: what the step is planned for when that is more than its longest request."""
 
@@ -50,7 +50,7 @@ class PagedAttentionOptions(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PagedAttentionDetail:
     """What the launcher computes. engine_picks: v1 or v2, vLLM's own choice for the step."""
 

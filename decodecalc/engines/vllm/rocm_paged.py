@@ -11,6 +11,7 @@ use_rocm_custom_paged_attention) and its sources csrc/rocm/attention*.cu(h); fro
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -35,7 +35,7 @@ MFMA4_GROUP = 4  # CDNA: groups up to this take the 4-row kernel
 _CDNA = ("gfx90a", "gfx942", "gfx950")  # _ON_GFX9 up to 0.26.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What differs between versions.
 
@@ -58,7 +58,7 @@ class Rules:
     threads: int = 256
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RocmPagedOptions(EngineOptions):
     """What the step is planned for beyond its geometry."""
 
@@ -77,7 +77,7 @@ class RocmPagedOptions(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RocmPagedDetail:
     """The dispatch in vLLM's words; 0 where the fallback runs. mfma: rows of the matrix instruction (4 or 16)."""
 

@@ -9,6 +9,7 @@ vllm_triton_rules.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from decodecalc.intmath import IntArray, cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -31,7 +31,7 @@ LARGE_TILE = 128
 STATE_SCALARS = 2  # running max and sum of a partial state
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VllmTritonDetail:
     """The engine's quantities of one step: numbers or [N]; tiles_per_segment to first_visited_key are [N, R].
 
@@ -66,7 +66,7 @@ class VllmTritonDetail:
         return None if self.num_warps == DEFAULT_WARPS else self.num_warps
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Partition:
     """How keys are cut; [N] or [N, R]. segment_keys: keys of a segment. columns: blocks that walk each live segment."""
 

@@ -13,6 +13,7 @@ Read from the vLLM wheels on PyPI: vllm/v1/attention/backends/mla/triton_mla.py 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -38,7 +38,7 @@ WARPS = 4
 MAX_QUERY_ROWS = 1 << 12  # rows of one request that a plan walks through
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VllmTritonMlaRules:
     """What differs between versions.
 
@@ -54,7 +54,7 @@ class VllmTritonMlaRules:
     fp8_needs_sm89: bool = True
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VllmTritonMlaOptions(EngineOptions):
     """What a server's settings add to the launch."""
 
@@ -68,7 +68,7 @@ class VllmTritonMlaOptions(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VllmTritonMlaDetail:
     """num_kv_splits: the launch's; decided_by_len: the length it came from [N]. block_h: query heads of a block."""
 

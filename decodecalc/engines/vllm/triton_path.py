@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, at
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -22,7 +22,7 @@ MIN_BLOCK_ROWS = 16  # BLOCK_M for groups up to 16
 LARGE_ROWS = 32
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Step:
     """What the host knows of a step before it launches; numbers or [N].
 

@@ -8,17 +8,16 @@ int4_per_token_head.py (`_launch_packed_attn`), of every minor release from 0.11
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from decodecalc.engines.vllm.capture import NEWEST_CAPTURE_RULES, CaptureRules
 from decodecalc.launch.policy import PolicyVersion
-from decodecalc.record import record
 
 SEGMENTS = 16  # NUM_PAR_SOFTMAX_SEGMENTS
 MIN_BLOCKS_2D = 128  # MIN_LAUNCH_GRID_SIZE_2D: with fewer blocks than this the 2D grid counts as too small
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VllmTritonRules:
     """One version's parameters.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.engines.vllm.capture import MODES, capture_sizes, round_for_drafts
@@ -11,7 +12,6 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.options import EngineOptions, option
-from decodecalc.record import record
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -23,7 +23,7 @@ GEMMA3_WINDOW, GEMMA3_HEAD_DIMS = 1024, (128, 256)
 LARGE_HEAD_DIM, LARGE_GROUP = 256, 16
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VllmTritonOptions(EngineOptions):
     """What a server's settings add to the launch.
 
@@ -71,7 +71,7 @@ class VllmTritonOptions(EngineOptions):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Server:
     """A server that has started.
 
