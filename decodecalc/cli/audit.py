@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from decodecalc.cli.options import (
-    cache_options,
-    engine_options,
-    layer_options,
-    output_options,
-    resolve_gpu,
-    resolve_kv,
-    resolve_layers,
-    resolve_opts,
-)
+from decodecalc.cli.options import cache_options, engine_options, layer_options, output_options
 from decodecalc.cli.output import emit, write_text
+from decodecalc.cli.progress import Bars
+from decodecalc.request import resolve_gpu, resolve_kv, resolve_layers, resolve_opts
 
 if TYPE_CHECKING:
     from decodecalc.trace.candidates import Known
@@ -59,10 +50,8 @@ def command(
     from decodecalc.trace.audit import audit_traces
 
     known, inputs = _known(values)
-    with ExitStack() as stack:
-        found = audit_traces(
-            traces, known, allow_truncated=allow_truncated, progress=_progress(stack) if sys.stderr.isatty() else None
-        )
+    with Bars() as bars:
+        found = audit_traces(traces, known, allow_truncated=allow_truncated, progress=_reading(bars))
     inputs = {"traces": list(traces), **inputs, "gpu": found.gpu.name if found.gpu else None}
     heading = [
         f"{trace.path}: {trace.format}, {trace.log.kernels} kernels, {len(trace.log)} of them attention"
@@ -144,20 +133,11 @@ def _counts(text: str | None, name: str) -> tuple[int, ...]:
     return found
 
 
-def _progress(stack: ExitStack) -> Callable[[str], Callable[[int], None]]:
-    """A bar on stderr for each file read."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bars = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+def _reading(bars: Bars) -> Callable[[str], Callable[[int], None]]:
+    """A bar for each file that is read."""
 
     def start(path: str) -> Callable[[int], None]:
-        from rich.markup import escape
-
-        from decodecalc.tables.text import plain
-
         size = os.path.getsize(path) if os.path.isfile(path) else None
-        task = bars.add_task(escape(f"reading {plain(os.path.basename(path))}"), total=size)
-        return lambda n: bars.advance(task, n)
+        return bars.add(f"reading {os.path.basename(path)}", size).advance
 
     return start

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
+
+from decodecalc.cli.progress import Bars
 
 
 @click.command("calibrate", epilog="Example:  decodecalc calibrate --output h200.json")
@@ -19,7 +20,7 @@ def command(output: str, device_index: int) -> None:
     """
     from decodecalc.errors import InputError
     from decodecalc.gpus import detect_gpu
-    from decodecalc.verify.device import open_device
+    from decodecalc.verify.run.device import open_device
 
     target = Path(output)
     if not target.absolute().parent.is_dir():
@@ -28,20 +29,15 @@ def command(output: str, device_index: int) -> None:
     gpu = detect_gpu(device_index)
     journal = target.with_name(f".{target.name}.journal")
 
-    from decodecalc.verify.calibrate import calibrate
-
-    def tick(part: str, done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            bar = "#" * (30 * done // total)
-            click.echo(f"\r[{bar:<30}] {done}/{total} {part[:60]:<60}", err=True, nl=False)
+    from decodecalc.calibrate.measure import calibrate
 
     try:
-        found = calibrate(device, gpu, journal, tick)
+        with Bars() as bars:
+            bar = bars.add("calibrating", None)
+            found = calibrate(device, gpu, journal, lambda part, done, total: bar.part(part, done, total))
     except KeyboardInterrupt:
-        click.echo(f"\ninterrupted: finished parts are in {journal}; the same command goes on from there", err=True)
+        click.echo(f"interrupted: finished parts are in {journal}; the same command goes on from there", err=True)
         raise
-    if sys.stderr.isatty():
-        click.echo("", err=True)
     found.save(target)
     click.echo(f"{found.label}: {len(found.parameters)} parameters, {len(found.variants)} variants", err=True)
     click.echo(f"wrote {output}", err=True)

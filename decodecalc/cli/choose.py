@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, resolve, scenario_options
+from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
+from decodecalc.request import resolve
 
 
 @click.command("choose", epilog="Example:  decodecalc choose --model llama3-70b --tp 8 --gpu h200 --context 32k")

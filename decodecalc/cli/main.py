@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import os
 import sys
-import threading
 from typing import Any
 
 import click
@@ -81,22 +78,7 @@ def main(args: list[str] | None = None) -> None:
     # --debug is accepted anywhere: it is what people add to a command that just failed.
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]
-    # Imports make many long-lived objects: looking for garbage every 700 of them is a thirtieth of a short command.
-    gc.set_threshold(50_000, 20, 20)
-    _leave(run(argv, debug))
-
-
-def _leave(code: int) -> None:
-    """End the process with `code`. A command that used no torch skips the interpreter's teardown, a fifteenth of it."""
-    if "torch" in sys.modules or sys.gettrace() or sys.getprofile() or threading.active_count() > 1:
-        sys.exit(code)
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (BrokenPipeError, ValueError):
-            continue  # the reader went away, or somebody closed it: nothing is left to say
-    os._exit(code)
+    sys.exit(run(argv, debug))
 
 
 def run(argv: list[str], debug: bool = False) -> int:

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, resolve, scenario_options
+from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
+from decodecalc.request import resolve
 
 
 @click.command("merge", epilog="Example:  decodecalc merge --model llama3-8b --context 128,512,2560,32k --engine all")

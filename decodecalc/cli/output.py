@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from decodecalc.errors import InputError
+from decodecalc.files import write_whole
 from decodecalc.tables.table import Table, render
 
 
@@ -28,27 +28,5 @@ def write_text(text: str, output: str | None) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
-    write_bytes(text.encode(), output)
+    write_whole(output, text)
     click.echo(f"wrote {output}", err=True)
-
-
-def write_bytes(data: bytes, output: str) -> None:
-    """Bytes to a file: written beside it and moved into place, so that a failure leaves no half file."""
-    import tempfile
-    from pathlib import Path
-
-    target = Path(output)
-    try:
-        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise InputError(f"cannot write {output}: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(part, 0o666 & ~umask)
-        os.replace(part, target)
-    except OSError as error:
-        Path(part).unlink(missing_ok=True)
-        raise InputError(f"cannot write {output}: {error.strerror or error}") from None

@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import resolve, scenario_options
-from decodecalc.cli.output import write_bytes, write_text
+from decodecalc.cli.options import scenario_options
+from decodecalc.cli.output import write_text
 from decodecalc.errors import InputError
+from decodecalc.files import write_whole
 from decodecalc.plot import FIGURES, load_figure
+from decodecalc.request import resolve
 from decodecalc.units import parse_counts
 
 
@@ -61,5 +63,5 @@ def command(
     with new_figure(size) as (fig, ax):
         module.draw(fig, ax, rows, request, **options)
         fit_titles(fig, size)
-        write_bytes(figure_bytes(fig, format), target)
+        write_whole(target, figure_bytes(fig, format))
     click.echo(f"wrote {target}", err=True)

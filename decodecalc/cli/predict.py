@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, resolve, scenario_options
+from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
+from decodecalc.request import resolve
 
 
 @click.command("predict", epilog="Example:  decodecalc predict --model llama3-8b --gpu h200 --context 2k,32k --l2 cold")

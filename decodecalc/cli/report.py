@@ -25,8 +25,8 @@ def merge(files: tuple[str, ...], base: str | None, against: str | None, format_
 
     A check found in several files is taken from the last. Missing shards are named, and the report then fails.
     """
-    from decodecalc.verify.reports import merge_reports, read_report
-    from decodecalc.verify.summary import compare
+    from decodecalc.verify.report.files import merge_reports, read_report
+    from decodecalc.verify.report.summary import compare
 
     merged = merge_reports([read_report(path) for path in files])
     if against:

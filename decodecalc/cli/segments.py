@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, resolve, scenario_options
+from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
+from decodecalc.request import resolve
 
 
 @click.command("segments", epilog="Example:  decodecalc segments --model llama3-8b --context 257 --engine vllm-triton")

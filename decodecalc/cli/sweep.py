@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from typing import Any
 
 import click
 
-from decodecalc.cli.options import (
-    DEFAULT_BATCH,
-    DEFAULT_CONTEXT,
-    DEFAULT_ENGINE,
-    DEFAULT_GPU,
-    DEFAULT_MODEL,
-    resolve_opts,
-)
+from decodecalc.cli.progress import Bars
+from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.request import DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_GPU, DEFAULT_MODEL, resolve_opts
 from decodecalc.units import parse_counts, parse_shard
 
 
@@ -80,11 +73,12 @@ def command(**values: Any) -> None:
     header = shard is None or shard[0] == 1
     writer = writer_for(kind, columns, values["output"], first=first, header=header, key=key)
     start = max(writer.position, first)
-    with _progress(last - first, start - first) as advance:
+    with Bars() as bars:
+        bar = bars.add("sweep", last - first, start - first)
         try:
             for position, chunk in sweep(axes, where=values["where"], shard=shard, start=start, on_note=_note()):
                 writer.write(chunk, position)
-                advance(position - first)
+                bar.at(position - first)
         except KeyboardInterrupt:
             if values["output"]:
                 click.echo(
@@ -100,16 +94,17 @@ def _top(
     axes: Any, top: Any, columns: list[str], values: dict[str, Any], shard: Any, numbers: tuple[int, int], kind: str
 ) -> None:
     from decodecalc.cli.output import write_text
+    from decodecalc.csvtext import csv_lines
     from decodecalc.sweeps.run import sweep
-    from decodecalc.tables.table import csv_lines
 
     if kind == "parquet":
         raise InputError("--top writes .csv or .jsonl")
     first, last = numbers
-    with _progress(last - first, 0) as advance:
+    with Bars() as bars:
+        bar = bars.add("sweep", last - first)
         for position, chunk in sweep(axes, where=values["where"], shard=shard, on_note=_note()):
             top.add(chunk, columns)
-            advance(position - first)
+            bar.at(position - first)
     rows = top.rows()
     lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
     write_text(lines if kind == "jsonl" else csv_lines(columns, rows), values["output"])
@@ -157,31 +152,3 @@ def _note() -> Any:
         said.add(text)
 
     return note
-
-
-class _progress:  # noqa: N801 - used as a function
-    """A bar with ETA on standard error when it is a terminal, else nothing."""
-
-    def __init__(self, total: int, done: int) -> None:
-        self._total, self._done = total, done
-        self._bar: Any = None
-        self._last = 0.0
-
-    def __enter__(self) -> Any:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("sweep", total=self._total, completed=self._done)
-        return self._advance
-
-    def _advance(self, done: int) -> None:
-        if self._bar is not None and time.monotonic() - self._last > 0.1:
-            self._bar.update(self._task, completed=done)
-            self._last = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

@@ -9,7 +9,7 @@ from decodecalc.errors import InputError
 from decodecalc.plot.style import COLORS
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 TITLE = "the same workload over GPUs"
 DEFAULT_ENGINES = "bundled"

@@ -8,7 +8,7 @@ from decodecalc.plot.measured import split_times
 from decodecalc.plot.style import COLORS, MARKERS, is_narrow, log2_ticks, plain_log_ticks
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 TITLE = "predicted time against S"
 DEFAULT_ENGINES = "all"

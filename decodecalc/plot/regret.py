@@ -11,7 +11,7 @@ from decodecalc.launch.arrays import Batches
 from decodecalc.plot.style import COLORS
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 TITLE = "an engine's loss against S_opt over batch and context"
 DEFAULT_ENGINES = "vllm-triton"

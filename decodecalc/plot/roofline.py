@@ -12,7 +12,7 @@ from decodecalc.plot.style import COLORS, MARKERS
 from decodecalc.tables.roofline import roofline_table
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 TITLE = "roofs, and where decode attention stands under them"
 DEFAULT_ENGINES = "vllm-triton"

@@ -10,7 +10,7 @@ from decodecalc.plot.style import COLORS, is_narrow
 from decodecalc.scenario import Planned
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 TITLE = "key ranges and idle slots of one launch"
 DEFAULT_ENGINES = "vllm-triton"

@@ -15,7 +15,7 @@ from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.models import LayerGroup
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 
 @dataclass(frozen=True, slots=True)

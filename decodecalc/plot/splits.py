@@ -8,7 +8,7 @@ from decodecalc.plot.series import along_contexts, labelled
 from decodecalc.plot.style import line_style, log2_ticks
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 TITLE = "requested and live splits against context"
 AGAINST = ("context",)

@@ -9,7 +9,7 @@ from decodecalc.plot.style import COLORS
 from decodecalc.scenario import Planned
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 TITLE = "blocks on SM slots over time"
 DEFAULT_ENGINES = "vllm-triton"

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from decodecalc.csvtext import csv_cell
 from decodecalc.errors import InputError, MissingDependencyError
+from decodecalc.files import write_whole
 from decodecalc.sweeps.columns import Chunk
-from decodecalc.tables.table import csv_value
 
 TEXT_COLUMNS = ("model", "gpu", "engine", "version", "layer_group", "kv_dtype", "path")
 LIST_COLUMNS = ("grid", "merge_grid")
@@ -81,25 +82,18 @@ class TextWriter:
             names = self._columns
             lines = [json.dumps(dict(zip(names, row)), ensure_ascii=False) for row in zip(*columns)]
         else:
-            lines = [",".join([_csv_cell(v) for v in row]) for row in zip(*columns)]
+            lines = [",".join([csv_cell(v) for v in row]) for row in zip(*columns)]
         if lines:
             self._file.write("\n".join(lines) + "\n")
         if self._path is not None:
             self._file.flush()
             saved = {"key": self._key, "bytes": self._file.tell(), "position": position}
-            part = self._note.with_name(self._note.name + ".part")
-            part.write_text(json.dumps(saved))
-            os.replace(part, self._note)
+            write_whole(self._note, json.dumps(saved))
 
     def finish(self) -> None:
         if self._path is not None:
             self._file.close()
             self._note.unlink(missing_ok=True)
-
-
-def _csv_cell(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, float) else str(csv_value(value))
-    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n') else text
 
 
 class ParquetWriter:

@@ -14,7 +14,7 @@ from decodecalc.tables.text import because
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 NOTES = (
     "our kernel: the bundled kernel under the engine's rule; regret: that over S_opt. its kernel: the engine's own, "

@@ -11,7 +11,7 @@ from decodecalc.scenario import Planned
 from decodecalc.tables.table import Table
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 WIDTH = 100
 

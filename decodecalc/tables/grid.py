@@ -13,7 +13,7 @@ from decodecalc.tables.table import Column, Table, cell, grid_text, percent, sum
 from decodecalc.tables.text import because
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 NOTES = (
     "S req, launch, live: splits that the rule asked for, that the grid has, that have keys to read.",

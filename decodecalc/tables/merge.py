@@ -11,7 +11,7 @@ from decodecalc.tables.text import because
 from decodecalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 
 def merge_table(request: Request) -> Table:

@@ -12,7 +12,7 @@ from decodecalc.tables.text import because
 from decodecalc.units import parse_counts
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 
 def paging_table(request: Request, allocator_page: int | None, page_ids: str | None) -> Table:

@@ -12,7 +12,7 @@ from decodecalc.tables.text import because
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 NOTES = (
     "time: one layer; token: all layers of all layer groups. Terms add up to time; 90 % interval in low..high.",

@@ -15,7 +15,7 @@ from decodecalc.tables.text import because
 from decodecalc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 # DeepSeek-V3's latent (config.json: kv_lora_rank 512 + qk_rope_head_dim 64): the only MLA width in wide use.
 MLA_LATENT, MLA_VALUE = 576, 512

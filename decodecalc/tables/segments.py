@@ -11,7 +11,7 @@ from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import because
 
 if TYPE_CHECKING:
-    from decodecalc.cli.options import Request
+    from decodecalc.request import Request
 
 MAX_ROWS = 1_000_000
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from decodecalc.csvtext import csv_lines
 from decodecalc.tables.text import plain
 
 FORMATS = ("table", "csv", "json", "markdown")
@@ -121,35 +122,6 @@ def _json(table: Table) -> str:
 
     payload = {"schema": f"decodecalc/{table.command}/1", "inputs": table.inputs, "rows": [dict(r) for r in table.rows]}
     return json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def csv_value(value: Any) -> Any:
-    """A value in one CSV cell: lists of numbers joined by x (grids) , anything nested as JSON, None as empty."""
-    import json
-
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)) and value and all(isinstance(v, int) for v in value):
-        return "x".join(str(v) for v in value)
-    if isinstance(value, (list, tuple, Mapping)):
-        return json.dumps(value, ensure_ascii=False)
-    return value
-
-
-def csv_lines(keys: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:
-    """Rows as CSV text with these columns."""
-    import csv
-    import io
-
-    names = list(keys)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    if header:
-        writer.writerow(names)
-    writer.writerows([csv_value(row.get(name)) for name in names] for row in rows)
-    return out.getvalue()
 
 
 def _csv(table: Table) -> str:

@@ -9,11 +9,11 @@ from decodecalc.tables.html import Details, Figure, Section, page
 from decodecalc.tables.table import Column, Table, cell, percent, render
 from decodecalc.tables.text import plain
 from decodecalc.units import human_bytes, human_seconds
-from decodecalc.verify.claims import BY_NUMBER, PASS, SKIP
+from decodecalc.verify.claims.claim import BY_NUMBER, PASS, SKIP
 
 if TYPE_CHECKING:
-    from decodecalc.verify.reports import Report
-    from decodecalc.verify.suites import Case
+    from decodecalc.verify.report.files import Report
+    from decodecalc.verify.session.suites import Case
 
 FEW_CASES = 3  # up to here people see every check, beyond it a line per case
 MARKS = {"pass": "ok", "fail": "FAIL", "off": "off", "note": "note", "skip": "-", "error": "ERR"}

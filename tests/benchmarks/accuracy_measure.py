@@ -50,7 +50,7 @@ def shape_of(cell: Cell) -> tuple[Geometry, Batch, KvCache]:
 
 def sized(cell: Cell, variant: Any, splits: int, split_keys: int) -> Any:
     """The launch of splits of one length."""
-    from decodecalc.verify.microbench import split_config, unsplit_config
+    from decodecalc.calibrate.microbench import split_config, unsplit_config
 
     if splits == 1:
         return unsplit_config(variant)
@@ -59,7 +59,7 @@ def sized(cell: Cell, variant: Any, splits: int, split_keys: int) -> Any:
 
 def ruled(cell: Cell, rule: str, gpu: Any, calibration: Any) -> tuple[Any, tuple[int, ...] | None, Any]:
     """(launch, split values, variant) of the bundled kernel under a rule."""
-    from decodecalc.verify.microbench import unsplit_config
+    from decodecalc.calibrate.microbench import unsplit_config
     from decodecalc_kernels.blocks import merge_shape
 
     geo, batch, kv = shape_of(cell)
@@ -95,7 +95,7 @@ def sweep_launches(cell: Cell, gpu: Any, calibration: Any) -> list[tuple[Any, An
 
 def compile_cell(job: tuple[Cell, list[Any], tuple[int, ...] | None]) -> None:
     """Compile a cell's kernels in a process of its own."""
-    from decodecalc.verify import microbench as bench
+    from decodecalc.calibrate import microbench as bench
 
     cell, configs, values = job
     pool = bench.Pool(cell.dtype, cell.head_dim, cell.head_dim, cell.kv_heads, pool_bytes=256 << 20)
@@ -160,7 +160,7 @@ class Raw:
 
 def measure_cells(raw: Raw, gpu: Any, calibration: Any, limit: float) -> None:
     """Every cell under every rule, and the sweeps, grouped so that a pool serves neighbours."""
-    from decodecalc.verify import microbench as bench
+    from decodecalc.calibrate import microbench as bench
 
     swept = set(SWEPT)
     every = sorted({*CELLS, *SWEPT}, key=lambda c: (c.dtype, c.head_dim, c.kv_heads))
@@ -196,7 +196,7 @@ def measure_cells(raw: Raw, gpu: Any, calibration: Any, limit: float) -> None:
 
 def time_peers(peers: Any, cell: Cell, peer_cell: Any, torch: Any) -> list[dict[str, Any]]:
     """One cell on every peer kernel."""
-    from decodecalc.verify import microbench as bench
+    from decodecalc.calibrate import microbench as bench
 
     torch.cuda.empty_cache()
     state = allocate(peer_cell, torch)
@@ -232,9 +232,9 @@ def main() -> None:
     parser.add_argument("--peers", help="folder that tools/peer_bench/prepare.py made")
     parser.add_argument("--limit", type=float, default=420.0, help="seconds after which nothing new is begun")
     args = parser.parse_args()
+    from decodecalc.calibrate.measure import calibrate
     from decodecalc.gpus import detect_gpu
-    from decodecalc.verify.calibrate import calibrate
-    from decodecalc.verify.device import open_device, provenance
+    from decodecalc.verify.run.device import open_device, provenance
 
     raw = Raw(args.raw)
     device, gpu = open_device("cuda"), detect_gpu()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from decodecalc.cost import predict
 from decodecalc.engines import load_policy
 from decodecalc.gpus import load_gpu
-from decodecalc.verify.suites import suite_scenarios
+from decodecalc.verify.session.suites import suite_scenarios
 
 BIG_BYTES = 64e6
 

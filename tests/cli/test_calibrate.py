@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from decodecalc.batch import Batch
+from decodecalc.calibrate import measure as calibrate
+from decodecalc.calibrate.derive import TILES, StageTimes, knots, wave_points
+from decodecalc.calibrate.measure import Journal, all_variants
 from decodecalc.cost.calibration import Calibration, load_calibration
 from decodecalc.cost.prediction import predict
 from decodecalc.cost.variants import BUNDLED
@@ -16,9 +19,6 @@ from decodecalc.engines import load_policy
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import load_gpu
 from decodecalc.kvcache import KvCache
-from decodecalc.verify import calibrate
-from decodecalc.verify.calibrate import Journal, all_variants
-from decodecalc.verify.derive import TILES, StageTimes, knots, wave_points
 
 
 class Sample(NamedTuple):
@@ -140,7 +140,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calibration:
     """A whole calibration of the made-up device."""
     monkeypatch.setattr(calibrate, "_microbench", lambda: MadeUpBench)
     monkeypatch.setattr(calibrate, "_compile_all", lambda variants: True)
-    monkeypatch.setattr("decodecalc.verify.device.provenance", lambda device: {"date_utc": "2026-01-02T00:00:00Z"})
+    monkeypatch.setattr("decodecalc.verify.run.device.provenance", lambda device: {"date_utc": "2026-01-02T00:00:00Z"})
     device: Any = MadeUpDevice()
     return calibrate.calibrate(device, load_gpu("h200"), tmp_path / "journal")
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from decodecalc.verify.reports import make_report
+from decodecalc.verify.report.files import make_report
 
 
 def row(case, verdict="pass", claim=3):

@@ -128,7 +128,7 @@ def test_the_page_is_self_contained_and_escapes_what_it_shows(tiny):
 
 @needs_kernels
 def test_ctrl_c_keeps_what_was_finished_and_resume_goes_on(call, tmp_path, monkeypatch):
-    from decodecalc.verify.run import Runner
+    from decodecalc.verify.run.runner import Runner
 
     base = str(tmp_path / "r")
     command = [*TINY, "--engine", "flash-decoding,flash-attention-2", "--claims", "3,4", "--report", base]
@@ -158,8 +158,8 @@ def test_ctrl_c_keeps_what_was_finished_and_resume_goes_on(call, tmp_path, monke
 
 @needs_kernels
 def test_a_failed_check_exits_1_and_is_shown(call, monkeypatch):
-    from decodecalc.verify import exact_claims
-    from decodecalc.verify.claims import Quantity, exact
+    from decodecalc.verify.claims import exact as exact_claims
+    from decodecalc.verify.claims.claim import Quantity, exact
 
     monkeypatch.setattr(exact_claims, "keys", lambda trial: exact(4, [Quantity("n", 1, 2)], "seen"))
     result = call(*TINY, "--claims", "4")
@@ -170,8 +170,8 @@ def test_a_failed_check_exits_1_and_is_shown(call, monkeypatch):
 
 @needs_kernels
 def test_against_shows_what_held_before_and_does_not_now(call, tiny, monkeypatch):
-    from decodecalc.verify import exact_claims
-    from decodecalc.verify.claims import Quantity, exact
+    from decodecalc.verify.claims import exact as exact_claims
+    from decodecalc.verify.claims.claim import Quantity, exact
 
     same = call(*TINY, "--claims", "4", "--against", tiny / "v.json")
     assert same.code == 0

@@ -32,7 +32,7 @@ def make_case() -> Callable[..., Any]:
     """make_case(policy, geometry, batch, gpu, **options): a Case planned by this policy object."""
     from decodecalc.kvcache import KvCache
     from decodecalc.models import LayerGroup
-    from decodecalc.verify.suites import Case, Scenario
+    from decodecalc.verify.session.suites import Case, Scenario
 
     def make(policy: Any, geometry: Any, batch: Any, gpu: Any, kv: Any = None, **options: Any) -> Any:
         cache = kv or KvCache()
@@ -45,8 +45,8 @@ def make_case() -> Callable[..., Any]:
 @pytest.fixture
 def check(make_case: Callable[..., Any]) -> Callable[..., Any]:
     """check(case, claims) -> {claim: Finding}, on the GPU where there is one, else in the interpreter."""
-    from decodecalc.verify.device import open_device
-    from decodecalc.verify.run import Runner
+    from decodecalc.verify.run.device import open_device
+    from decodecalc.verify.run.runner import Runner
 
     def run(case: Any, claims: tuple[int, ...]) -> Any:
         import torch

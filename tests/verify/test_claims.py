@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from decodecalc.errors import InputError
-from decodecalc.verify.claims import CLAIMS, FAIL, PASS, Quantity, claim_numbers, error, exact
+from decodecalc.verify.claims.claim import CLAIMS, FAIL, PASS, Quantity, claim_numbers, error, exact
 
 
 def test_there_are_thirteen_claims_numbered_in_order():

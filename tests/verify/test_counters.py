@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decodecalc.verify.counters import DRAM_READ, L2_READ_SECTORS, L2_WRITE_SECTORS, assign, parse
+from decodecalc.verify.run.counters import DRAM_READ, L2_READ_SECTORS, L2_WRITE_SECTORS, assign, parse
 
 TEXT = f"""==PROF== Connected to process 12
 some output of the child

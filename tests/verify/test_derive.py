@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc.cost.parameters import START_TILES, STARTS
-from decodecalc.verify.derive import (
+from decodecalc.calibrate.derive import (
     TILES,
     StageTimes,
     derive_exponent,
@@ -18,6 +17,7 @@ from decodecalc.verify.derive import (
     knots,
     wave_points,
 )
+from decodecalc.cost.parameters import START_TILES, STARTS
 
 LAUNCH_S, SLOTS, REFILL_S = 5e-7, 528, 1.5e-6
 COUNTS = sorted({*knots(132, 4), *(n + 4 for n in jumps(132, 4))})

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from decodecalc.errors import InputError, MissingDependencyError
-from decodecalc.verify import device as module
-from decodecalc.verify.device import Device, State, open_device, parse_state
+from decodecalc.verify.run import device as module
+from decodecalc.verify.run.device import Device, State, open_device, parse_state
 
 
 def test_missing_packages_are_named(monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from decodecalc import Batch, Geometry, KvCache, load_gpu, plan
 from decodecalc.errors import GateError
-from decodecalc.verify.execution import execution_of, predicted_kernels
+from decodecalc.verify.run.execution import execution_of, predicted_kernels
 from decodecalc_kernels import live
 
 GPU = load_gpu("h200")

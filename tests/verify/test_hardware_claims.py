@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from decodecalc import Batch, Geometry, KvCache, load_gpu, plan
-from decodecalc.verify.execution import execution_of
-from decodecalc.verify.hardware_claims import live_among_first, walked_bytes
+from decodecalc.verify.claims.hardware import live_among_first, walked_bytes
+from decodecalc.verify.run.execution import execution_of
 
 GPU = load_gpu("h200")
 LLAMA = Geometry(32, 8, 128)

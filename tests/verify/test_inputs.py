@@ -8,7 +8,7 @@ from decodecalc import Batch, Geometry, KvCache
 
 torch = pytest.importorskip("torch")
 
-from decodecalc.verify.inputs import FP8_NAN, NO_PAGE, layer_bytes, make_inputs  # noqa: E402
+from decodecalc.verify.run.inputs import FP8_NAN, NO_PAGE, layer_bytes, make_inputs  # noqa: E402
 
 GEO = Geometry(4, 2, 16)
 

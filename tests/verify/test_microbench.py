@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from decodecalc.calibrate.derive import jumps, knots, wave_points
+from decodecalc.calibrate.measure import all_variants, heads_of, merge_values
 from decodecalc.cost.variants import SPLIT
-from decodecalc.verify.calibrate import all_variants, heads_of, merge_values
-from decodecalc.verify.derive import jumps, knots, wave_points
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from decodecalc.verify.microbench import FULL_CUTS, PROBE_SPLITS, Probe, merge_probes, split_config
+from decodecalc.calibrate.microbench import FULL_CUTS, PROBE_SPLITS, Probe, merge_probes, split_config
 
 
 @pytest.mark.parametrize("slots", [1, 3, 6])
@@ -61,7 +61,7 @@ def test_merges_are_looked_up_by_padded_value_width():
 
 def test_merge_probes_cover_small_and_many_rows_within_memory(monkeypatch):
     """Every row count with at least two split counts, so that the table can be carried on."""
-    from decodecalc.verify import microbench
+    from decodecalc.calibrate import microbench
 
     monkeypatch.setattr(microbench, "kernel_calls", lambda *args: None)
     monkeypatch.setattr(microbench, "time_calls", lambda calls: SimpleNamespace(seconds=1.0))

@@ -7,13 +7,13 @@ import re
 import pytest
 
 from decodecalc import load_gpu
+from decodecalc.plot.verification import figures
 from decodecalc.tables.verify import amount, html_page, markdown, terminal_text
-from decodecalc.tables.verify_figures import figures
-from decodecalc.verify.claims import CLAIMS, FAIL, PASS, Finding, Quantity, exact, skip
-from decodecalc.verify.reports import make_report
-from decodecalc.verify.run import Result
-from decodecalc.verify.suites import Case, cases, suite_scenarios
-from decodecalc.verify.summary import rows_of
+from decodecalc.verify.claims.claim import CLAIMS, FAIL, PASS, Finding, Quantity, exact, skip
+from decodecalc.verify.report.files import make_report
+from decodecalc.verify.report.summary import rows_of
+from decodecalc.verify.run.runner import Result
+from decodecalc.verify.session.suites import Case, cases, suite_scenarios
 
 
 def findings(case: Case, i: int) -> tuple[Finding, ...]:

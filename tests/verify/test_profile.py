@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decodecalc.verify.profile import observed_kernels
+from decodecalc.verify.run.profile import observed_kernels
 
 
 def event(name, ts, grid, block, **args):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from decodecalc.errors import InputError
-from decodecalc.verify.ranks import Ranks
+from decodecalc.verify.session.ranks import Ranks
 
 
 def test_one_process_without_torchruns_variables():

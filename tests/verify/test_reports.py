@@ -7,7 +7,7 @@ import json
 import pytest
 
 from decodecalc.errors import InputError
-from decodecalc.verify.reports import SCHEMA, Journal, make_report, merge_reports, read_report
+from decodecalc.verify.report.files import SCHEMA, Journal, make_report, merge_reports, read_report
 
 
 def row(case="c", claim=3, verdict="pass"):

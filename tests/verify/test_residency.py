@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from decodecalc import load_gpu
 from decodecalc.gpus import Gpu
-from decodecalc.verify.residency import most_at_once, resident_blocks
+from decodecalc.verify.run.residency import most_at_once, resident_blocks
 
 H200 = load_gpu("h200")
 

@@ -73,7 +73,7 @@ def test_a_promise_of_reproducibility_that_does_not_hold_is_caught_by_the_bits(m
 
 def test_what_breaks_in_one_claim_leaves_the_others_running(make_case, check, monkeypatch):
     torch = pytest.importorskip("torch")
-    from decodecalc.verify import exact_claims
+    from decodecalc.verify.claims import exact as exact_claims
 
     def broken(trial):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
@@ -86,9 +86,9 @@ def test_what_breaks_in_one_claim_leaves_the_others_running(make_case, check, mo
 
 
 def test_tensors_that_do_not_fit_leave_a_row_each_and_the_next_case_runs(make_case, monkeypatch):
-    from decodecalc.verify import inputs
-    from decodecalc.verify.device import open_device
-    from decodecalc.verify.run import Runner
+    from decodecalc.verify.run import inputs
+    from decodecalc.verify.run.device import open_device
+    from decodecalc.verify.run.runner import Runner
 
     real = inputs.make_inputs
 
@@ -110,9 +110,9 @@ def test_tensors_that_do_not_fit_leave_a_row_each_and_the_next_case_runs(make_ca
 def test_a_lost_device_ends_the_checks_but_not_the_report(make_case, monkeypatch):
     import torch
 
-    from decodecalc.verify import exact_claims
-    from decodecalc.verify.device import Device, open_device
-    from decodecalc.verify.run import Runner
+    from decodecalc.verify.claims import exact as exact_claims
+    from decodecalc.verify.run.device import Device, open_device
+    from decodecalc.verify.run.runner import Runner
 
     def gone(trial):
         raise RuntimeError("CUDA error: unspecified launch failure\nmore")
@@ -127,8 +127,8 @@ def test_a_lost_device_ends_the_checks_but_not_the_report(make_case, monkeypatch
 
 
 def test_a_wrong_output_keeps_later_measurements_from_meaning_anything(make_case, check, monkeypatch):
-    from decodecalc.verify import exact_claims
-    from decodecalc.verify.claims import Finding
+    from decodecalc.verify.claims import exact as exact_claims
+    from decodecalc.verify.claims.claim import Finding
 
     monkeypatch.setattr(exact_claims, "correct", lambda trial: Finding(1, "fail", reason="off"))
     found = check(make_case(FlashDecoding(), GEO, BATCH, SMALL, **SPLIT), (1, 4, 12))
@@ -147,7 +147,7 @@ def test_what_the_interpreter_cannot_finish_in_time_is_skipped(make_case, check)
 
 def test_a_kernel_that_forgets_a_state_is_caught(make_case, check, monkeypatch):
     """The observation is not an echo of the plan: break the launch and the same plan fails."""
-    from decodecalc.verify.trial import Trial
+    from decodecalc.verify.run.trial import Trial
 
     real = Trial.launch
 

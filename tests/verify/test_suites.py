@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from decodecalc import load_gpu
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.units import parse_shard
-from decodecalc.verify.suites import cases, deal, suite_scenarios
+from decodecalc.verify.session.suites import cases, deal, suite_scenarios
 
 GPU = load_gpu("h200")
 

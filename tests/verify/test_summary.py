@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decodecalc.verify.summary import compare, summarise
+from decodecalc.verify.report.summary import compare, summarise
 
 
 def row(case="c", claim=3, verdict="pass", observed=None, predicted=None, spread=None, engine="e", kv=1000, **more):

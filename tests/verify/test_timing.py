@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc.verify.timing import (
+from decodecalc.verify.run.timing import (
     COLD_FACTOR,
     GRAPH_S,
     MAX_CALLS,

@@ -18,11 +18,11 @@ import triton
 import triton.language as tl
 
 from decodecalc.analysis.traffic import PARTIAL_BYTES
+from decodecalc.calibrate.derive import LONG, MANY, TILES, StageTimes, jumps, knots, wave_points
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.tuning import STATE_SCALARS
 from decodecalc.cost.variants import SPLIT
 from decodecalc.intmath import cdiv, next_power_of_2, round_up
-from decodecalc.verify.derive import LONG, MANY, TILES, StageTimes, jumps, knots, wave_points
 
 PAGE = 16
 MLA_PAGE = 64  # the page size of the engines' latent caches
@@ -292,7 +292,7 @@ def compiled_kernels() -> Iterator[list[Any]]:
 
 def resident_slots(pool: Pool, variant: Variant, gpu: Any) -> int:
     """Blocks of this variant that one SM holds, from the compiled kernel's registers and shared memory."""
-    from decodecalc.verify.residency import resident_blocks
+    from decodecalc.verify.run.residency import resident_blocks
 
     with compiled_kernels() as seen:
         probe = Probe(pool, variant)

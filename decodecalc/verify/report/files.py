@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from decodecalc.errors import InputError
-from decodecalc.verify.summary import Comparison, Summary, summarise
+from decodecalc.verify.report.summary import Comparison, Summary, summarise
 
 SCHEMA = "decodecalc/verify/1"
 MAX_FILE_BYTES = 256 << 20

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from decodecalc.intmath import round_up
-from decodecalc.verify.profile import ObservedKernel
+from decodecalc.verify.run.profile import ObservedKernel
 
 _REGISTER_STEP = 8  # registers are given to threads in eights; CUPTI may report either number
 

@@ -8,18 +8,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.verify.device import Device
-from decodecalc.verify.execution import Execution
-from decodecalc.verify.inputs import Inputs
-from decodecalc.verify.profile import ObservedKernel, profiled
-from decodecalc.verify.suites import Case
-from decodecalc.verify.timing import Timed, time_layers
+from decodecalc.verify.run.device import Device
+from decodecalc.verify.run.execution import Execution
+from decodecalc.verify.run.inputs import Inputs
+from decodecalc.verify.run.profile import ObservedKernel, profiled
+from decodecalc.verify.run.timing import Timed, time_layers
+from decodecalc.verify.session.suites import Case
 
 if TYPE_CHECKING:
     import torch
 
     from decodecalc.cost import Calibration, Prediction
-    from decodecalc.verify.counters import Counted
+    from decodecalc.verify.run.counters import Counted
     from decodecalc_kernels import LaunchConfig
     from decodecalc_kernels.instrument import LaunchRecord
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from decodecalc.analysis.traffic import PARTIAL_BYTES, traffic
 from decodecalc.cost.tuning import STATE_SCALARS
-from decodecalc.verify.claims import FAIL, PASS, Finding, Quantity, exact, skip
-from decodecalc.verify.execution import predicted_kernels
-from decodecalc.verify.trial import Trial
+from decodecalc.verify.claims.claim import FAIL, PASS, Finding, Quantity, exact, skip
+from decodecalc.verify.run.execution import predicted_kernels
+from decodecalc.verify.run.trial import Trial
 
 # ‖out - reference‖ / ‖reference‖ allowed to a request whose output is rounded to 16 bits: rounding the output (bf16:
 # 2^-9 / sqrt(3) = 1.1e-3 rms) and the softmax weights (bf16: 0.8e-3, fp16 and fp8 in fp16: 0.1e-3), with room for

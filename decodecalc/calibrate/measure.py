@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.cost.calibration import SCHEMA, Calibration, parse_calibration
 from decodecalc.cost.parameters import VARIANT, Variant
 from decodecalc.cost.variants import BUNDLED, SPLIT, UNSPLIT, tile_bytes
-from decodecalc.errors import InputError
+from decodecalc.files import write_whole
 from decodecalc.intmath import next_power_of_2
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
-    from decodecalc.verify.device import Device
+    from decodecalc.verify.run.device import Device
 
 JOURNAL_SCHEMA = "decodecalc/calibration-journal/1"
 PROTOCOL = (
     "CUDA graphs of 12 to 512 calls, each a layer with its own KV of a pool of 3 GiB and all on one page table, "
     "replayed back to back, median of 5 groups; four KV heads (MLA: one), pages of 16 keys (MLA: 64) in random "
-    "order, random data; decodecalc/verify/microbench.py, derive.py"
+    "order, random data; decodecalc/calibrate/microbench.py, derive.py"
 )
 # Relative error that 90 % of unseen cells stay within where nothing better was measured: `reports/h200/accuracy.md`.
 DEFAULT_RESIDUAL = 0.12
@@ -106,12 +106,7 @@ class Journal:
 
     def _write(self) -> None:
         text = json.dumps({"schema": JOURNAL_SCHEMA, "identity": self.identity, "parts": self.parts})
-        part = self.path.with_suffix(".tmp")
-        try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, self.path)
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}: {error.strerror or error}") from None
+        write_whole(self.path, text)
 
     def remove(self) -> None:
         """Done: the calibration holds everything."""
@@ -139,7 +134,7 @@ def calibrate(
 
     The journal, which holds the raw times too, is left when interrupted, or when asked to be kept.
     """
-    from decodecalc.verify.device import provenance
+    from decodecalc.verify.run.device import provenance
 
     variants = all_variants()
     journal = Journal(journal_path, {**identity_of(device, gpu), "variants": [list(v) for v in variants]})
@@ -226,7 +221,7 @@ class _Pools:
 
 def _merges(device: Device) -> dict[str, dict[str, list[float]]]:
     """The merge's table by value width."""
-    from decodecalc.verify.derive import derive_merge
+    from decodecalc.calibrate.derive import derive_merge
 
     bench, out = _microbench(), {}
     for v_dim, widths in MERGES.items():
@@ -243,7 +238,7 @@ def merge_values(variant: Variant, merges: Mapping[str, dict[str, list[float]]])
 
 def _overlap(pool: Any, gpu: Gpu, device_values: Mapping[str, Any]) -> dict[str, float]:
     """The overlap exponent: what blocks on the same keys and on their own take, at some blocks an SM."""
-    from decodecalc.verify.derive import derive_exponent
+    from decodecalc.calibrate.derive import derive_exponent
 
     blocks = OVERLAP_BLOCKS_PER_SM * gpu.sm_count
     transfer = blocks * tile_bytes(OVERLAP_VARIANT) / device_values["hbm_sustained_bytes_per_s"]["value"]
@@ -259,7 +254,7 @@ def measure_variant(
     merges: Mapping[str, dict[str, list[float]]],
 ) -> dict[str, Any]:
     """Parameters of one variant by name, with the largest spread of its samples and the raw times."""
-    from decodecalc.verify.derive import derive_stage
+    from decodecalc.calibrate.derive import derive_stage
 
     bench = _microbench()
     merge = merge_values(variant, merges)
@@ -282,7 +277,7 @@ def _samples(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _microbench() -> Any:
-    from decodecalc.verify import microbench
+    from decodecalc.calibrate import microbench
 
     return microbench
 
@@ -318,6 +313,6 @@ def compile_variant(variant: Variant) -> None:
 
 def compile_merges(v_dim: int) -> None:
     """The same for the merges of one value width."""
-    from decodecalc.verify import microbench as bench
+    from decodecalc.calibrate import microbench as bench
 
     bench.merge_probes(bench.Pool("bf16", *MERGES[v_dim], pool_bytes=64 << 20))

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.analysis.traffic import traffic
-from decodecalc.verify.claims import BAD, BY_NUMBER, ERROR, FAIL, OFF, PASS, SKIP, Finding
-from decodecalc.verify.run import Result
-from decodecalc.verify.suites import Case
-from decodecalc.verify.time_bars import LARGE_KV_BYTES, MEAN_BAR, P90_BAR
-from decodecalc.verify.timing import percentile
+from decodecalc.verify.claims.claim import BAD, BY_NUMBER, ERROR, FAIL, OFF, PASS, SKIP, Finding
+from decodecalc.verify.report.bars import LARGE_KV_BYTES, MEAN_BAR, P90_BAR
+from decodecalc.verify.run.runner import Result
+from decodecalc.verify.run.timing import percentile
+from decodecalc.verify.session.suites import Case
 
 Row = Mapping[str, Any]
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.errors import DecodecalcError
-from decodecalc.verify.claims import FAIL, PASS, Finding, Quantity, exact
-from decodecalc.verify.execution import execution_of, predicted_kernels
-from decodecalc.verify.profile import profiled
-from decodecalc.verify.timing import captured
-from decodecalc.verify.trial import Trial
+from decodecalc.verify.claims.claim import FAIL, PASS, Finding, Quantity, exact
+from decodecalc.verify.run.execution import execution_of, predicted_kernels
+from decodecalc.verify.run.profile import profiled
+from decodecalc.verify.run.timing import captured
+from decodecalc.verify.run.trial import Trial
 
 if TYPE_CHECKING:
     import torch

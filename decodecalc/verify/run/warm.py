@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from decodecalc.batch import Batch
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.verify.execution import BUNDLED, Execution
-from decodecalc.verify.suites import Case
+from decodecalc.verify.run.execution import BUNDLED, Execution
+from decodecalc.verify.session.suites import Case
 
 if TYPE_CHECKING:
-    from decodecalc.verify.inputs import Inputs
+    from decodecalc.verify.run.inputs import Inputs
 
 MOST_WORKERS = 10
 WARM_KEYS = 64
@@ -61,8 +61,8 @@ def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> Non
 
     import torch
 
-    from decodecalc.verify.device import open_device
-    from decodecalc.verify.inputs import make_inputs
+    from decodecalc.verify.run.device import open_device
+    from decodecalc.verify.run.inputs import make_inputs
     from decodecalc_kernels import Workspace, decode_attention, record_launch
 
     device = open_device("cuda", device_index)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.plot.style import COLORS, MARKERS, figure, figure_bytes, line_style, plain_log_ticks
-from decodecalc.verify.time_bars import P90_BAR
+from decodecalc.verify.report.bars import P90_BAR
 
 if TYPE_CHECKING:
-    from decodecalc.verify.reports import Report
+    from decodecalc.verify.report.files import Report
 
 MOST_CURVES = 6
 SIZE = (6.4, 4.2)  # inches: at a phone's width the letters are still as large as the page's small print

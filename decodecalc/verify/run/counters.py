@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.verify.execution import Execution
+from decodecalc.verify.run.execution import Execution
 
 DRAM_READ = "dram__bytes_read.sum"
 L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
@@ -54,7 +54,7 @@ def count(jobs: Sequence[tuple[str, LaunchPlan, Execution]], device_index: int) 
             ncu, "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw",
             "--print-units", "base", "--kernel-name", "regex:^(stage1|merge)_kernel$",
             "--metrics", ",".join((DRAM_READ, L2_READ_SECTORS, L2_WRITE_SECTORS)),
-            sys.executable, "-m", "decodecalc.verify.counters", str(spec), str(device_index),
+            sys.executable, "-m", "decodecalc.verify.run.counters", str(spec), str(device_index),
         ]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -114,8 +114,8 @@ def child(spec: str, device_index: int) -> None:
     """Launch every job once, under the profiler's eye. A job that fails launches nothing and ends the run there."""
     import torch
 
-    from decodecalc.verify.device import open_device
-    from decodecalc.verify.inputs import make_inputs
+    from decodecalc.verify.run.device import open_device
+    from decodecalc.verify.run.inputs import make_inputs
     from decodecalc_kernels import Workspace, decode_attention
 
     # Written by `count` a moment ago, by this user.

@@ -8,16 +8,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.traffic import traffic
-from decodecalc.verify.claims import CLAIMS, ERROR, SKIP, Finding, error, skip
-from decodecalc.verify.device import Device
-from decodecalc.verify.execution import Execution, execution_of
-from decodecalc.verify.suites import Case
+from decodecalc.verify.claims.claim import CLAIMS, ERROR, SKIP, Finding, error, skip
+from decodecalc.verify.run.device import Device
+from decodecalc.verify.run.execution import Execution, execution_of
+from decodecalc.verify.session.suites import Case
 
 if TYPE_CHECKING:
     from decodecalc.cost import Calibration
-    from decodecalc.verify.counters import Counted
-    from decodecalc.verify.inputs import Inputs
-    from decodecalc.verify.trial import Trial
+    from decodecalc.verify.run.counters import Counted
+    from decodecalc.verify.run.inputs import Inputs
+    from decodecalc.verify.run.trial import Trial
 
 # Stage-1 blocks times tiles that the interpreter is asked for at most: about a minute a launch.
 INTERPRETER_LIMIT = 3000
@@ -105,8 +105,8 @@ class Runner:
 
     def _inputs(self, case: Case) -> tuple[Inputs, bool]:
         """The scenario's tensors and whether their layers overflow the L2."""
-        from decodecalc.verify.inputs import layer_bytes, make_inputs
-        from decodecalc.verify.timing import layers_needed
+        from decodecalc.verify.run.inputs import layer_bytes, make_inputs
+        from decodecalc.verify.run.timing import layers_needed
 
         assert case.plan is not None
         plan = case.plan
@@ -126,7 +126,7 @@ class Runner:
         extras: dict[str, Any],
         say: Callable[[Finding], None],
     ) -> None:
-        from decodecalc.verify.trial import Trial
+        from decodecalc.verify.run.trial import Trial
 
         assert case.plan is not None
         counted = self.counted.get(case.id)
@@ -143,13 +143,13 @@ class Runner:
                 say(finding)
 
     def _claim(self, number: int, trial: Trial) -> Finding:
-        from decodecalc.verify import bit_claims, exact_claims, hardware_claims, time_claims
+        from decodecalc.verify.claims import bits, exact, hardware, time
 
         checks: dict[int, Callable[[Trial], Finding]] = {
-            1: exact_claims.correct, 2: exact_claims.grid, 3: exact_claims.live, 4: exact_claims.keys,
-            5: hardware_claims.coverage, 6: hardware_claims.residency, 7: exact_claims.partials,
-            8: hardware_claims.kv_bytes, 9: hardware_claims.intensity, 10: time_claims.time,
-            11: time_claims.best_split, 12: bit_claims.replay, 13: bit_claims.reproducibility,
+            1: exact.correct, 2: exact.grid, 3: exact.live, 4: exact.keys,
+            5: hardware.coverage, 6: hardware.residency, 7: exact.partials,
+            8: hardware.kv_bytes, 9: hardware.intensity, 10: time.time,
+            11: time.best_split, 12: bits.replay, 13: bits.reproducibility,
         }  # fmt: skip
         if not self.device.is_cuda and number not in INTERPRETER_CLAIMS:
             return skip(number, f"{CLAIMS[number - 1].text}: needs a CUDA device")

@@ -7,11 +7,11 @@ from decodecalc.analysis.roofline import roofline
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.verify.claims import FAIL, OFF, PASS, Finding, Quantity, exact, skip
-from decodecalc.verify.driver import driver_blocks_per_sm
-from decodecalc.verify.execution import Execution, predicted_kernels
-from decodecalc.verify.residency import most_at_once, resident_blocks
-from decodecalc.verify.trial import Trial
+from decodecalc.verify.claims.claim import FAIL, OFF, PASS, Finding, Quantity, exact, skip
+from decodecalc.verify.run.driver import driver_blocks_per_sm
+from decodecalc.verify.run.execution import Execution, predicted_kernels
+from decodecalc.verify.run.residency import most_at_once, resident_blocks
+from decodecalc.verify.run.trial import Trial
 
 KV_TOLERANCE = 0.02  # of the KV bytes, against DRAM counters
 KV_SLACK_BYTES = 128 * 1024  # queries, page table, code and constants come from DRAM too when all caches are empty

@@ -7,10 +7,10 @@ from typing import Any
 
 from decodecalc.cost import choose
 from decodecalc.intmath import cdiv
-from decodecalc.verify.claims import OFF, PASS, Finding, Quantity, skip
-from decodecalc.verify.time_bars import P90_BAR, REGRET_BAR
-from decodecalc.verify.timing import Timed
-from decodecalc.verify.trial import Trial
+from decodecalc.verify.claims.claim import OFF, PASS, Finding, Quantity, skip
+from decodecalc.verify.report.bars import P90_BAR, REGRET_BAR
+from decodecalc.verify.run.timing import Timed
+from decodecalc.verify.run.trial import Trial
 
 
 def time(trial: Trial) -> Finding:

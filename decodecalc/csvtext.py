@@ -1,0 +1,39 @@
+"""How a value stands in one cell of CSV text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def csv_value(value: Any) -> Any:
+    """A value in one CSV cell: lists of numbers joined by x (grids), anything nested as JSON, None as empty."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, int) for v in value):
+        return "x".join(str(v) for v in value)
+    if isinstance(value, (list, tuple, Mapping)):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def csv_cell(value: Any) -> str:
+    """A value as the text of its cell, quoted where CSV asks for it."""
+    text = value if isinstance(value, str) else repr(value) if isinstance(value, float) else str(csv_value(value))
+    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n\r') else text
+
+
+def csv_lines(keys: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:
+    """Rows as CSV text with these columns."""
+    names = list(keys)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if header:
+        writer.writerow(names)
+    writer.writerows([csv_value(row.get(name)) for name in names] for row in rows)
+    return out.getvalue()

@@ -1,0 +1,44 @@
+"""Reading and writing files with care: inputs are bounded, outputs are whole or absent."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from decodecalc.errors import InputError
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes | str, what: str = "") -> None:
+    """Write a file beside its place and move it into place, so that a failure leaves no half file.
+
+    what: how an error names the file, for example `calibration h200.json`; its path when empty. InputError when it
+    cannot be written.
+    """
+    target = Path(path)
+    part: str | None = None
+    try:
+        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(part, 0o666 & ~umask)
+        os.replace(part, target)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        if part is not None:
+            Path(part).unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot write {what or os.fspath(path)}: {reason}") from None
+
+
+def read_bounded(path: str | os.PathLike[str], most_bytes: int, what: str) -> bytes:
+    """The bytes of a file of at most `most_bytes`. InputError names `what` when it is missing, unreadable or larger."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(most_bytes + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{what}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(raw) > most_bytes:
+        raise InputError(f"{what}: larger than {most_bytes >> 20} MiB, the most that is read")
+    return raw

@@ -1,0 +1,185 @@
+"""A request: what a user's words (model, TP, GPU, engines, batches, cache) resolve to, and how to say it again.
+
+`values` are the words by option name, as the command line and notebooks give them. Defaults fill the gaps, and the
+request names those that were used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.batch import Batch
+from decodecalc.engines.registry import DEFAULT_ENGINE
+from decodecalc.errors import InputError
+from decodecalc.kvcache import KvCache
+from decodecalc.models import LayerGroup, Model
+from decodecalc.scenario import Scenarios, make_scenarios
+from decodecalc.units import parse_counts
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2560", "llama3-8b"
+MAX_SCENARIOS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layer groups of one rank, where they come from, and what had to be assumed."""
+
+    label: str
+    layer_groups: tuple[LayerGroup, ...]
+    tp: int
+    model: Model | None
+    model_kv_heads: int | None
+    warnings: tuple[str, ...]
+
+
+def resolve_layers(values: dict[str, Any]) -> Layers:
+    """Layer groups from --model, or from --q-heads and its companions, sharded over --tp."""
+    from decodecalc.geometry import Geometry
+    from decodecalc.models import load_model
+
+    spec, q_heads, tp = values["model"], values["q_heads"], values["tp"]
+    if spec is not None and q_heads is not None:
+        raise InputError("give --model or --q-heads, not both")
+    by_hand = [o for o in ("kv_heads", "head_dim", "head_dim_v", "window") if values[o] is not None]
+    if q_heads is None and (by_hand or values["mla"]):
+        name = (by_hand or ["mla"])[0].replace("_", "-")
+        raise InputError(f"--{name} describes a layer by hand: it needs --q-heads and does not go with --model")
+    if q_heads is None:
+        model = load_model(spec or DEFAULT_MODEL)
+    else:
+        kv_heads = values["kv_heads"] or (1 if values["mla"] else q_heads)
+        head_dim = 128 if values["head_dim"] is None else values["head_dim"]
+        if values["kv_heads"] == 0:
+            raise InputError("--kv-heads must be at least 1, not 0")
+        geometry = Geometry(q_heads, kv_heads, head_dim, values["head_dim_v"], values["window"], mla=values["mla"])
+        model = Model("custom", "custom", 1, (LayerGroup("all", 1, geometry),), kv_heads)
+    rank = model.shard(tp)
+    label = model.name if q_heads is None else f"{geometry.q_heads}/{geometry.kv_heads}/{geometry.head_dim}"
+    return Layers(label, rank.layer_groups, tp, model, rank.model_kv_heads, tuple(model.warnings))
+
+
+def resolve_gpu(name: str | None) -> Gpu:
+    """The GPU named, the default, or the live one (`auto`)."""
+    if name == "auto":
+        from decodecalc.gpus import detect_gpu
+
+        return detect_gpu()
+    from decodecalc.gpus import load_gpu
+
+    return load_gpu(name or DEFAULT_GPU)
+
+
+def resolve_batches(values: dict[str, Any]) -> list[Batch]:
+    """One batch of --seq-lens, or the product of --batch, --context and --q-len."""
+    if values["seq_lens"] is not None:
+        if values["batch"] is not None or values["context"] is not None:
+            raise InputError("--seq-lens is a whole batch: it does not go with --batch or --context")
+        lens = parse_counts(values["seq_lens"], "--seq-lens")
+        q_lens = parse_counts(values["q_len"], "--q-len")
+        return [Batch(lens, q_lens[0] if len(q_lens) == 1 else q_lens)]
+    batches = parse_counts(values["batch"] or DEFAULT_BATCH, "--batch")
+    contexts = parse_counts(values["context"] or DEFAULT_CONTEXT, "--context")
+    q_lens = parse_counts(values["q_len"], "--q-len")
+    total = len(batches) * len(contexts) * len(q_lens)
+    if total > MAX_SCENARIOS:
+        raise InputError(f"{total} scenarios are more than {MAX_SCENARIOS}: use `decodecalc sweep`, which streams them")
+    for name, numbers in (("--batch", batches), ("--context", contexts), ("--q-len", q_lens)):
+        if min(numbers) < 1:
+            raise InputError(f"{name} must be at least 1, not {min(numbers)}")
+    return [Batch.uniform(b, c, q) for b in batches for c in contexts for q in q_lens]
+
+
+def resolve_kv(values: dict[str, Any]) -> KvCache:
+    """The cache layout."""
+    return KvCache(values["kv_dtype"], values["page_size"], None, values["query_dtype"] or "bf16")
+
+
+def resolve_engines(name: str | None, default: str) -> list[str]:
+    """Engine names from a comma list."""
+    return [part.strip() for part in (name or default).split(",") if part.strip()] or [default]
+
+
+def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[str]) -> dict[str, Any]:
+    """Engine options from NAME=VALUE pairs and the common flags."""
+    from dataclasses import fields
+
+    from decodecalc.analysis.invariance import INVARIANT_OPTIONS
+    from decodecalc.engines import load_policies
+
+    out: dict[str, Any] = {}
+    for text in opts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise InputError(f"--opt {text[:40]!r}: write NAME=VALUE, for example --opt max_num_seqs=256")
+        out[name.strip().replace("-", "_")] = value
+    if batch_invariant:
+        known = {f.name for policy, _ in load_policies(engines) for f in fields(policy.options_type)}
+        found = {name: value for name, value in INVARIANT_OPTIONS.items() if name in known}
+        if not found:
+            raise InputError(f"--batch-invariant: {', '.join(engines)} has no such mode")
+        out = {**found, **out}
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Everything the scenario options resolve to, and how to say it again."""
+
+    layers: Layers
+    scenarios: Scenarios
+    inputs: dict[str, Any]
+    defaults: tuple[str, ...]
+
+    @property
+    def heading(self) -> list[str]:
+        """What was asked, and which defaults filled the gaps."""
+        s = self.scenarios
+        name = self.layers.label + (f" TP {self.layers.tp}" if self.layers.tp > 1 else "")
+        kv = f"KV {s.kv.dtype}, page {s.kv.page_size}"
+        lines = [f"{name} on {s.gpu.name} ({s.gpu.sm_count} SMs), {kv}"]
+        if self.defaults:
+            lines.append("defaults: " + ", ".join(self.defaults))
+        return lines + [f"warning: {w}" for w in self.layers.warnings]
+
+
+def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Request:
+    """The whole request behind the scenario options."""
+    layers = resolve_layers(values)
+    gpu, kv, batches = resolve_gpu(values["gpu"]), resolve_kv(values), resolve_batches(values)
+    engines = resolve_engines(values["engine"], default_engine)
+    options = resolve_opts(values["opts"], values["batch_invariant"], engines)
+    scenarios = make_scenarios(layers.layer_groups, batches, engines, gpu, kv, options, layers.model_kv_heads)
+    inputs: dict[str, Any] = {
+        "model": layers.label,
+        "tp": layers.tp,
+        "gpu": gpu.name,
+        "engines": engines,
+        "kv_dtype": kv.dtype,
+        "page_size": kv.page_size,
+        "options": options,
+        "warnings": list(layers.warnings),
+    }
+    if values["seq_lens"] is None:
+        for key, default in (("batch", DEFAULT_BATCH), ("context", DEFAULT_CONTEXT), ("q_len", "1")):
+            inputs[key] = parse_counts(values[key] or default, key)
+    else:
+        inputs["seq_lens"] = list(batches[0].seq_lens)
+    return Request(layers, scenarios, inputs, _defaults_used(values, default_engine))
+
+
+def _defaults_used(values: dict[str, Any], default_engine: str) -> tuple[str, ...]:
+    used = []
+    if values["model"] is None and values["q_heads"] is None:
+        used.append(f"model {DEFAULT_MODEL}")
+    if values["gpu"] is None:
+        used.append(f"gpu {DEFAULT_GPU}")
+    if values["seq_lens"] is None:
+        used += [f"{key} {d}" for key, d in (("batch", DEFAULT_BATCH), ("context", DEFAULT_CONTEXT)) if not values[key]]
+    if values["engine"] is None:
+        used.append(f"engine {default_engine}")
+    return tuple(used)

@@ -1,0 +1,171 @@
+"""One process's part of a verification run: the loop over cases with its journal, then the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+    from decodecalc.verify.claims.claim import Finding
+    from decodecalc.verify.report.files import Journal, Report
+    from decodecalc.verify.run.device import Device
+    from decodecalc.verify.run.runner import Runner
+    from decodecalc.verify.session.ranks import Ranks
+    from decodecalc.verify.session.suites import Case
+
+
+class Display(Protocol):
+    """Shows a run while it goes on."""
+
+    def finding(self, case: Case, finding: Finding) -> None:
+        """One check was made."""
+
+    def case(self) -> None:
+        """One case is finished."""
+
+    def compiling(self, done: int, total: int) -> None:
+        """Kernels compiled so far."""
+
+    def say(self, text: str) -> None:
+        """What is going on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a run is made."""
+
+    base: str | None
+    """Path before the suffixes of the report's files; None writes none and keeps no journal."""
+    resume: bool
+    """Whether to go on with an interrupted run of the same base."""
+    seed: int
+    """Seed of the random tensors."""
+    counters: bool
+    """Whether to read DRAM and L2 counters too."""
+    calibration: str | None
+    """Path of a calibration file; None takes the shipped or extrapolated one."""
+
+
+class Session:
+    """One process's part of a run: the loop with its display and journal, then the report."""
+
+    def __init__(
+        self,
+        device: Device,
+        gpu: Gpu,
+        ranks: Ranks,
+        claims: Sequence[int],
+        inputs: dict[str, Any],
+        everyone: Sequence[Case],
+        how: How,
+    ) -> None:
+        from decodecalc._version import __version__
+        from decodecalc.cost import load_calibration
+        from decodecalc.verify.run.device import provenance
+
+        self._device, self._ranks, self._claims, self._how = device, ranks, claims, how
+        self._calibration = load_calibration(how.calibration, gpu)
+        self._journal = self._open_journal(everyone)
+        self._before = device.state()
+        self._inputs = {
+            **inputs,
+            **provenance(device),
+            "decodecalc": __version__,
+            "gpu": gpu.name,
+            "sm_count": gpu.sm_count,
+            "ranks": ranks.world,
+            "calibration": self._calibration.label,
+            "counters": how.counters,
+            "state_before": self._before.to_dict(),
+        }
+
+    def _open_journal(self, everyone: Sequence[Case]) -> Journal | None:
+        from decodecalc.verify.report.files import Journal
+
+        base = self._how.base
+        if base is None:
+            return None
+        what = [
+            [c.id for c in everyone],
+            list(self._claims),
+            self._how.seed,
+            self._device.name,
+            self._ranks.world,
+        ]
+        key = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+        rank = f".rank{self._ranks.rank}" if self._ranks.world > 1 else ""
+        return Journal(f"{base}{rank}.partial.jsonl", key)
+
+    def rows(
+        self, planned: Sequence[Case], display: Callable[[int, int], AbstractContextManager[Display]]
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Rows of every case, and whether Ctrl-C ended it early. `display(total, done)` shows what goes on."""
+        from decodecalc.verify.report.summary import rows_of
+        from decodecalc.verify.run.runner import Runner
+
+        done: list[list[dict[str, Any]]] = []
+        if self._journal is not None:
+            done = self._journal.read() if self._how.resume else []
+            self._journal.start(done)
+        finished = {rows[0]["case"] for rows in done if rows}
+        out = [row for rows in done for row in rows]
+        todo = [case for case in planned if case.id not in finished]
+        runner = Runner(self._device, self._claims, self._calibration, self._how.seed)
+        try:
+            with display(len(planned), len(finished)) as shown:
+                self._prepare(runner, todo, shown)
+                for result in runner.run(todo, shown.finding):
+                    rows = rows_of(result)
+                    out += rows
+                    if self._journal is not None:
+                        self._journal.add(rows)
+                    shown.case()
+        except KeyboardInterrupt:
+            return out, True
+        return out, False
+
+    def _prepare(self, runner: Runner, todo: Sequence[Case], display: Display) -> None:
+        """Counters and compiled kernels, before the loop."""
+        from decodecalc.verify.run.execution import execution_of
+        from decodecalc.verify.run.warm import jobs_of, warm_up
+
+        if not self._device.is_cuda:
+            runner.no_counters = "counters need a CUDA device"
+            return
+        runs = {case.id: execution_of(case.plan, self._calibration) for case in todo if case.plan is not None}
+        warm_up(jobs_of(todo, runs), self._ranks.local, display.compiling)
+        if self._how.counters and 8 in self._claims:
+            from decodecalc.verify.run.counters import count
+
+            display.say("counting bytes with ncu")
+            jobs = [
+                (case.id, case.plan, runs[case.id])
+                for case in todo
+                if case.plan is not None and not runs[case.id].unsupported
+            ]
+            runner.counted, reason = count(jobs, self._ranks.local)
+            runner.no_counters = reason or "ncu counted nothing for this case"
+
+    def report(self, rows: Sequence[dict[str, Any]], interrupted: bool, before: Report | None) -> Report:
+        """The rows as a report, compared with an earlier one where there is one."""
+        from decodecalc.verify.report.files import make_report
+        from decodecalc.verify.report.summary import compare
+
+        inputs = {**self._inputs, "interrupted": interrupted, "state_after": self._device.state().to_dict()}
+        made = make_report(inputs, rows, interrupted)
+        return made if before is None else replace(made, comparison=compare(made.rows, before.rows))
+
+    def forget_journal(self) -> None:
+        """The rows are in the report (of rank 0): the journal is not needed any more."""
+        if self._journal is not None:
+            self._journal.remove()
+
+    @property
+    def journal_path(self) -> str | None:
+        """Where finished cases are kept while the run goes on; None where they are not."""
+        return self._journal.path if self._journal else None
