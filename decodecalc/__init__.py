@@ -1,58 +1,25 @@
 """decodecalc: what a decode-attention launch looks like on a GPU, how long it takes, and proof of both.
 
-Names are loaded on first use, so that `import decodecalc` stays cheap.
+Every public name is listed in `__all__`. Names are loaded on first use, so that `import decodecalc` stays cheap.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING
 
 from decodecalc._version import __version__
 
-_HOME = {
-    "Batch": "decodecalc.batch",
-    "Calibration": "decodecalc.cost",
-    "Choice": "decodecalc.cost",
-    "DecodecalcError": "decodecalc.errors",
-    "GateError": "decodecalc.errors",
-    "Geometry": "decodecalc.geometry",
-    "Gpu": "decodecalc.gpus",
-    "InputError": "decodecalc.errors",
-    "KvCache": "decodecalc.kvcache",
-    "LaunchPlan": "decodecalc.launch.plan",
-    "MissingDependencyError": "decodecalc.errors",
-    "Model": "decodecalc.models",
-    "ModelConfigError": "decodecalc.errors",
-    "Prediction": "decodecalc.cost",
-    "ShardingError": "decodecalc.errors",
-    "UnknownNameError": "decodecalc.errors",
-    "choose": "decodecalc.cost",
-    "detect_gpu": "decodecalc.gpus",
-    "engine_names": "decodecalc.engines",
-    "gpu_names": "decodecalc.gpus",
-    "load_calibration": "decodecalc.cost",
-    "load_gpu": "decodecalc.gpus",
-    "load_model": "decodecalc.models",
-    "occupancy": "decodecalc.analysis.occupancy",
-    "paging": "decodecalc.analysis.paging",
-    "plan": "decodecalc.engines",
-    "predict": "decodecalc.cost",
-    "roofline": "decodecalc.analysis.roofline",
-    "segments": "decodecalc.analysis.segments",
-    "sweep": "decodecalc.sweeps",
-    "traffic": "decodecalc.analysis.traffic",
-    "zoo_names": "decodecalc.models",
-}
-
-__all__ = ["__version__", *sorted(_HOME)]
-
 if TYPE_CHECKING:
-    from decodecalc.analysis.occupancy import occupancy
-    from decodecalc.analysis.paging import paging
-    from decodecalc.analysis.roofline import roofline
-    from decodecalc.analysis.segments import segments
-    from decodecalc.analysis.traffic import traffic
+    from decodecalc.analysis.occupancy import Occupancy, occupancy
+    from decodecalc.analysis.paging import Paging, paging
+    from decodecalc.analysis.roofline import Roofline, roofline
+    from decodecalc.analysis.segments import Segment, segments
+    from decodecalc.analysis.traffic import Traffic, traffic
     from decodecalc.batch import Batch
+    from decodecalc.cost.calibration import Calibration, load_calibration
+    from decodecalc.cost.choice import Choice, choose
+    from decodecalc.cost.prediction import Prediction, predict
     from decodecalc.engines import engine_names, plan
     from decodecalc.errors import (
         DecodecalcError,
@@ -66,20 +33,114 @@ if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu, detect_gpu, gpu_names, load_gpu
     from decodecalc.kvcache import KvCache
-    from decodecalc.launch.plan import LaunchPlan
-    from decodecalc.models import Model, load_model, zoo_names
+    from decodecalc.launch.plan import Gate, KernelLaunch, LaunchPlan, Splits
+    from decodecalc.models import LayerGroup, Model, RankModel, load_model, zoo_names
+    from decodecalc.sweeps.axes import Axes
+    from decodecalc.sweeps.run import sweep
+
+# The module of every public name. A test holds this table, `__all__` and the imports above together.
+_HOME = {
+    "Axes": "decodecalc.sweeps.axes",
+    "Batch": "decodecalc.batch",
+    "Calibration": "decodecalc.cost.calibration",
+    "Choice": "decodecalc.cost.choice",
+    "DecodecalcError": "decodecalc.errors",
+    "Gate": "decodecalc.launch.plan",
+    "GateError": "decodecalc.errors",
+    "Geometry": "decodecalc.geometry",
+    "Gpu": "decodecalc.gpus",
+    "InputError": "decodecalc.errors",
+    "KernelLaunch": "decodecalc.launch.plan",
+    "KvCache": "decodecalc.kvcache",
+    "LaunchPlan": "decodecalc.launch.plan",
+    "LayerGroup": "decodecalc.models",
+    "MissingDependencyError": "decodecalc.errors",
+    "Model": "decodecalc.models",
+    "ModelConfigError": "decodecalc.errors",
+    "Occupancy": "decodecalc.analysis.occupancy",
+    "Paging": "decodecalc.analysis.paging",
+    "Prediction": "decodecalc.cost.prediction",
+    "RankModel": "decodecalc.models",
+    "Roofline": "decodecalc.analysis.roofline",
+    "Segment": "decodecalc.analysis.segments",
+    "ShardingError": "decodecalc.errors",
+    "Splits": "decodecalc.launch.plan",
+    "Traffic": "decodecalc.analysis.traffic",
+    "UnknownNameError": "decodecalc.errors",
+    "choose": "decodecalc.cost.choice",
+    "detect_gpu": "decodecalc.gpus",
+    "engine_names": "decodecalc.engines",
+    "gpu_names": "decodecalc.gpus",
+    "load_calibration": "decodecalc.cost.calibration",
+    "load_gpu": "decodecalc.gpus",
+    "load_model": "decodecalc.models",
+    "occupancy": "decodecalc.analysis.occupancy",
+    "paging": "decodecalc.analysis.paging",
+    "plan": "decodecalc.engines",
+    "predict": "decodecalc.cost.prediction",
+    "roofline": "decodecalc.analysis.roofline",
+    "segments": "decodecalc.analysis.segments",
+    "sweep": "decodecalc.sweeps.run",
+    "traffic": "decodecalc.analysis.traffic",
+    "zoo_names": "decodecalc.models",
+}
+
+__all__ = [
+    "Axes",
+    "Batch",
+    "Calibration",
+    "Choice",
+    "DecodecalcError",
+    "Gate",
+    "GateError",
+    "Geometry",
+    "Gpu",
+    "InputError",
+    "KernelLaunch",
+    "KvCache",
+    "LaunchPlan",
+    "LayerGroup",
+    "MissingDependencyError",
+    "Model",
+    "ModelConfigError",
+    "Occupancy",
+    "Paging",
+    "Prediction",
+    "RankModel",
+    "Roofline",
+    "Segment",
+    "ShardingError",
+    "Splits",
+    "Traffic",
+    "UnknownNameError",
+    "__version__",
+    "choose",
+    "detect_gpu",
+    "engine_names",
+    "gpu_names",
+    "load_calibration",
+    "load_gpu",
+    "load_model",
+    "occupancy",
+    "paging",
+    "plan",
+    "predict",
+    "roofline",
+    "segments",
+    "sweep",
+    "traffic",
+    "zoo_names",
+]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'decodecalc' has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted({*globals(), *__all__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class DecodecalcError(Exception):
@@ -53,3 +54,12 @@ class MissingDependencyError(DecodecalcError):
     """Hardware or an optional package that the request needs is not there."""
 
     exit_code = 3
+
+
+def check_type(name: str, value: Any, wanted: type | tuple[type, ...], how: str) -> None:
+    """InputError when `value` is not of the type that `name` takes; `how` says where such an object comes from."""
+    if isinstance(value, wanted):
+        return
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    names = " or ".join(f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}" for kind in kinds)
+    raise InputError(f"{name} must be {names} ({how}), not {type(value).__name__}")

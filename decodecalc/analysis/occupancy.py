@@ -13,7 +13,7 @@ import numpy as np
 
 from decodecalc.intmath import cdiv
 from decodecalc.launch.arrays import Batches, Launches
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Occupancy(Shown):
 
 def occupancy(plan: LaunchPlan, gpu: Gpu | None = None) -> Occupancy:
     """Coverage of `gpu` (the plan's own when None) by the plan's stage-1 kernel."""
+    check_plan(plan)
     sms = (gpu or plan.gpu).sm_count
     return _occupancy(plan.stage1.launched_blocks, plan.live_blocks, plan.unsplit_blocks, sms)
 

@@ -12,7 +12,7 @@ from typing import Any
 from decodecalc.errors import GateError, InputError
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.values import Shown
 
 INDEX_BYTES = 4  # page ids and per-token indices are int32 in every engine modelled
@@ -74,6 +74,7 @@ def allocator_ratio(kv: KvCache) -> int:
 
 def paging(plan: LaunchPlan, kv: KvCache | None = None) -> Paging:
     """Paging of the plan's batch under its cache layout, or under another one."""
+    check_plan(plan)
     cache = kv or plan.kv
     geo, tile = plan.geometry, plan.tile_keys
     page = cache.page_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.traffic import traffic
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def intensity_limit(geo: Geometry, kv: KvCache) -> float:
 
 def roofline(plan: LaunchPlan, gpu: Gpu | None = None) -> Roofline:
     """The plan's layer on `gpu` (the plan's own when None). The peak is that of the cache's element type."""
+    check_plan(plan)
     device = gpu or plan.gpu
     geo, kv = plan.geometry, plan.kv
     moved = traffic(plan)

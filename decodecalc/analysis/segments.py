@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.intmath import cdiv
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, check_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Segment:
 
 def segments(plan: LaunchPlan, request: int | None = None) -> Iterator[Segment]:
     """Splits in launch order, up to the launched count (early exits included), of one request or of all."""
+    check_plan(plan)
     chosen = range(plan.batch.size) if request is None else (request,)
     for r in chosen:
         yield from _of_request(plan, r)

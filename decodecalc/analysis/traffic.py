@@ -16,7 +16,7 @@ import numpy as np
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, Launches
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.values import Shown
 
 PARTIAL_BYTES = 4  # one of `state_values`: fp32; policies count 16-bit partial outputs as half a value
@@ -74,6 +74,7 @@ def visible_keys(length: Any, q_len: Any, window: int | None) -> Any:
 
 def traffic(plan: LaunchPlan) -> Traffic:
     """Bytes moved by this plan. Element sizes come from the plan's cache and query types; output is as wide as Q."""
+    check_plan(plan)
     geo, batch = plan.geometry, plan.batch
     live = sum(s * q for s, q in zip(plan.partial_splits, batch.q_lens))
     per_request = batch.query_tokens * geo.q_heads * plan.splits.launched if plan.is_split else 0

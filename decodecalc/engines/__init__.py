@@ -1,4 +1,4 @@
-"""Engine policies: (geometry, batch, KV cache, GPU) -> LaunchPlan. One file per engine."""
+"""Engine policies: (geometry, batch, KV cache, GPU) -> LaunchPlan. A folder for every family of engines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.engines.registry import engine_names, load_policies, load_policy, split_version
+from decodecalc.errors import check_type
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
+
+# Where the objects that planning takes come from: error messages say it.
+GEOMETRY_FROM = "a layer of one rank: model.shard(tp).layer_groups[i].geometry"
+BATCH_FROM = "for example decodecalc.Batch([128, 8192])"
 
 __all__ = ["engine_names", "load_policies", "load_policy", "plan", "split_version"]
 
@@ -33,6 +38,11 @@ def plan(
     """
     from decodecalc.gpus import load_gpu
 
+    check_type("engine", engine, str, "its name, for example 'vllm-triton'")
+    check_type("geometry", geometry, Geometry, GEOMETRY_FROM)
+    check_type("batch", batch, Batch, BATCH_FROM)
+    if kv is not None:
+        check_type("kv", kv, KvCache, "for example decodecalc.KvCache(dtype='fp8')")
     name, version = split_version(engine)
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     return load_policy(name).plan(geometry, batch, kv or KvCache(), device, options, version)

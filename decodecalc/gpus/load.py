@@ -35,7 +35,7 @@ def load_gpu(spec: str | os.PathLike[str] | Mapping[str, Any] | Gpu) -> Gpu:
     if isinstance(spec, os.PathLike):
         return _from_file(os.fspath(spec))
     if not isinstance(spec, str):
-        raise InputError(f"a GPU is a name, a .json or .toml file, or a Gpu, not {type(spec).__name__}")
+        raise InputError(f"a GPU must be a name, a .json or .toml file, or a Gpu, not {type(spec).__name__}")
     return _from_file(os.path.expanduser(spec)) if _is_path(spec) else table_gpu(find_name(spec))
 
 

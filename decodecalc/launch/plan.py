@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
+from decodecalc.errors import check_type
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.values import Shown
@@ -223,3 +224,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     return value.item() if hasattr(value, "item") else value
+
+
+def check_plan(plan: Any) -> None:
+    """InputError when `plan` is not a LaunchPlan."""
+    check_type("plan", plan, LaunchPlan, "decodecalc.plan(...) makes one")

@@ -30,7 +30,7 @@ def load_model(spec: str | Path | Mapping[str, Any]) -> Model:
     if isinstance(spec, Mapping):
         return model_from_config(spec)
     if not isinstance(spec, (str, Path)):
-        raise InputError(f"a model is a zoo name, a path or a config dictionary, not {type(spec).__name__}")
+        raise InputError(f"a model must be a zoo name, a path or a config dictionary, not {type(spec).__name__}")
     text = str(spec)
     if not text.strip() or "\0" in text or len(text) > MAX_SPEC_CHARACTERS:
         raise InputError("a model name must not be empty, hold NUL characters or be longer than a path can be")

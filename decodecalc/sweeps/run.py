@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from decodecalc.errors import GateError
+from decodecalc.errors import GateError, check_type
 from decodecalc.intmath import IntArray
 from decodecalc.launch.arrays import Batches
 from decodecalc.models import LayerGroup
@@ -33,6 +33,7 @@ def sweep(
     where: keep only rows for which this expression over column names holds. shard: (i, n), i from 1. start: continue at
     this scenario number. on_note: called with what was left out (models that do not shard, engines that refuse).
     """
+    check_type("axes", axes, Axes, "decodecalc.Axes(...) makes them")
     note = on_note or (lambda _text: None)
     found, skipped = families(axes)
     for text in skipped:
