@@ -14,7 +14,7 @@ from decodecalc.analysis.paging import paging
 from decodecalc.analysis.roofline import roofline, tile_work
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
-from decodecalc.launch.plan import KernelLaunch, LaunchPlan
+from decodecalc.launch.plan import MERGES, KernelLaunch, LaunchPlan
 from decodecalc.units import human_bytes, human_rate
 
 
@@ -106,13 +106,26 @@ def _ranges(plan: LaunchPlan, word: str) -> list[str]:
     if not keys:
         return [*lines, "no keys: nothing to read"]
     first, last = keys[0], keys[-1]
-    width = first[1] - first[0]
+    width, dealt = s.key_counts(longest)[0], s.interleave_keys
+    if dealt is not None and len(keys) > 1:
+        lines.append(
+            f"tiles of {dealt} keys are dealt to the {len(keys)} splits in turn: split 0 takes every {len(keys)}th "
+            f"tile from key {first[0]} on, {width} keys in all, and split {len(keys) - 1} "
+            f"{s.key_counts(longest)[-1]} keys from key {last[0]} on"
+        )
+        return lines + _idle(plan, longest)
     lines.append(
         f"split 0 walks keys {first[0]}-{first[1] - 1}: {width} keys = {cdiv(width, plan.tile_keys)} tiles of "
         f"{plan.tile_keys}"
     )
     if len(keys) > 1:
         lines.append(f"split {len(keys) - 1} walks keys {last[0]}-{last[1] - 1}: {last[1] - last[0]} keys")
+    return lines + _idle(plan, longest)
+
+
+def _idle(plan: LaunchPlan, longest: int) -> list[str]:
+    """Splits of the longest request that have nothing to do."""
+    s, lines = plan.splits, []
     idle = s.launched - s.live[longest]
     if idle > 0 and plan.is_split:
         lines.append(f"{idle} launched splits have no keys and return at once (early exit)")
@@ -149,13 +162,18 @@ def _partials(plan: LaunchPlan) -> list[str]:
     if not plan.is_split:
         return ["one block walks all keys of a request: the output is final, no partial state is written"]
     t, g = traffic(plan), plan.geometry
-    live, tokens = max(plan.splits.live), plan.batch.query_tokens
+    states, tokens = max(plan.partial_splits), plan.batch.query_tokens
+    if not states:
+        return ["partial states do not pass through memory"]
     extra = plan.state_values - g.v_dim
     what = "a running max and a running sum" if extra >= 2 else "a log-sum-exp"
+    written = f"an output vector and {what} in fp32: ({g.v_dim} + {extra}) x 4 B ="
+    if extra < 0:
+        written = "a 16-bit output vector with its fp32 softmax statistics:"
+    kind = "live splits" if states == max(plan.splits.live) else "splits"
     return [
-        f"each live split writes an output vector and {what} in fp32: ({g.v_dim} + {extra}) x 4 B = "
-        f"{t.partial_state_bytes} B",
-        f"per (token, query head): {live} live splits x {t.partial_state_bytes} B = {live * t.partial_state_bytes} B",
+        f"each of the {kind} writes {written} {t.partial_state_bytes} B",
+        f"per (token, query head): {states} {kind} x {t.partial_state_bytes} B = {states * t.partial_state_bytes} B",
         f"all {tokens} token(s) x {g.q_heads} query heads: {t.partial_written_bytes} B written, as many read back",
         f"allocated for all {plan.splits.launched} launched splits: {t.partial_allocated_bytes} B (scratch the engine "
         f"holds: {plan.scratch_bytes} B)",
@@ -163,9 +181,14 @@ def _partials(plan: LaunchPlan) -> list[str]:
 
 
 def _merge(plan: LaunchPlan) -> list[str]:
-    if plan.merge is None:
+    if plan.merge_in is None and plan.merge is None:
         return ["no merge kernel"]
     t = traffic(plan)
+    if plan.merge is None:
+        return [
+            f"{MERGES[str(plan.merge_in)]}: no merge kernel is launched",
+            f"traffic both ways {t.partial_traffic_bytes} B = {_pct(t.partial_share)} of the KV bytes",
+        ]
     return [
         "m = max of the splits' maxima; each output and sum is scaled by exp(m_i - m), added, divided once; empty "
         "splits weigh 0",

@@ -16,7 +16,10 @@ from decodecalc.launch.plan import LaunchPlan, check_plan
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Split `split` of request `request`: keys [start, end), `visible_keys` of them inside the window."""
+    """Split `split` of request `request`: `keys` keys from `start` up to `end`, `visible_keys` of them in the window.
+
+    pieces: how many separate ranges the keys make: 1, or more where tiles are dealt to the splits in turn.
+    """
 
     request: int
     split: int
@@ -26,6 +29,7 @@ class Segment:
     tiles: int
     visible_keys: int
     state: str
+    pieces: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -44,10 +48,12 @@ def _of_request(plan: LaunchPlan, r: int) -> Iterator[Segment]:
     length, q_len = plan.batch.seq_lens[r], plan.batch.q_lens[r]
     window = plan.geometry.window
     first_visible = 0 if window is None else max(0, length - q_len - window + 1)
-    ranges = plan.splits.keys[r]
-    for i, (start, end) in enumerate(ranges):
-        visible = max(0, end - max(start, first_visible))
+    splits = plan.splits.pieces(r)
+    for i, pieces in enumerate(splits):
+        keys = sum(end - start for start, end in pieces)
+        tiles = sum(cdiv(end - start, plan.tile_keys) for start, end in pieces)
+        visible = sum(max(0, end - max(start, first_visible)) for start, end in pieces)
         state = "live" if visible else "outside window"
-        yield Segment(r, i, start, end, end - start, cdiv(end - start, plan.tile_keys), visible, state)
-    for i in range(len(ranges), max(plan.splits.launched if plan.is_split else 1, plan.splits.requested[r])):
-        yield Segment(r, i, length, length, 0, 0, 0, "early exit")
+        yield Segment(r, i, pieces[0][0], pieces[-1][1], keys, tiles, visible, state, len(pieces))
+    for i in range(len(splits), max(plan.splits.launched if plan.is_split else 1, plan.splits.requested[r])):
+        yield Segment(r, i, length, length, 0, 0, 0, "early exit", 0)

@@ -59,6 +59,7 @@ class Work:
     the merge (0 where nothing is split): most splits of a row, partial states of all merge_rows output rows, and their
     bytes; rows: live query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers);
     short_blocks, short_tiles: blocks of equal requests' last splits, where those have fewer tiles, and how many.
+    merge_kernels: kernels that run after stage 1 to merge; None where every split step has one.
     """
 
     blocks: Any
@@ -78,6 +79,7 @@ class Work:
     extra_kernels: Any = 0
     short_blocks: Any = 0
     short_tiles: Any = 0
+    merge_kernels: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Terms:
 
     launch_s: launching kernels. fixed_s: block start and epilogue. stream_s: bytes at the sustained rate. latency_s:
     what the tiles' latency adds to that with work spread evenly. tail_s: what whole waves or the longest request add.
-    compute_s: the tensor cores' share. gap_s, merge_s: of the second kernel. body_s: stream + latency + tail + compute.
+    compute_s: the tensor cores' share. gap_s: before a merge kernel. merge_s: merging, in
+    a kernel of its own or inside stage 1. body_s: stream + latency + tail + compute.
     """
 
     launch_s: Any
@@ -253,6 +256,7 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
         np.maximum(merge_time(work.merge_rows, work.live_splits, work.states, rates) - rates.gap_s, 0.0),
         np.asarray(work.merge_bytes) / rates.l2_bytes_per_s,
     )
+    launched = np.asarray(work.is_split if work.merge_kernels is None else work.merge_kernels)
     split, zero = np.asarray(work.is_split), np.zeros_like(np.asarray(bodies.scheduled_s, dtype=float))
     return Terms(
         launch_s=zero + rates.launch_s * (1 + np.asarray(work.extra_kernels)),
@@ -261,7 +265,7 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
         latency_s=bodies.no_compute_s - stream,
         compute_s=bodies.even_s - bodies.no_compute_s,
         tail_s=bodies.scheduled_s - bodies.even_s,
-        gap_s=zero + np.where(split, rates.gap_s, 0.0),
+        gap_s=zero + np.where(launched, rates.gap_s, 0.0),
         merge_s=zero + np.where(split, merge, 0.0),
     )
 

@@ -228,6 +228,7 @@ def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
         flop=2.0 * tiles_total * plan.tile_keys * plan.block_rows * (geo.head_dim + geo.v_dim),
         launched_blocks=plan.stage1.launched_blocks,
         is_split=plan.is_split,
+        merge_kernels=int(plan.merge is not None),
         live_splits=max(plan.partial_splits),
         states=sum(q * s for q, s in zip(plan.batch.q_lens, plan.partial_splits)) * geo.q_heads,
         merge_bytes=moved.partial_read_bytes,
@@ -338,7 +339,8 @@ def _tiles_of_step(batches: Batches, found: Launches, tile_keys: int, n: int) ->
     depth = int(working.max(initial=0))
     launched = int(np.broadcast_to(np.asarray(found.launched), (batches.n,))[n])
     idle = idle_matter(found.shared_slots, launched, columns)
-    tiles = cut_tiles(read, size, working, columns, tile_keys, max(depth, launched) if idle else depth)
+    splits, dealt = max(depth, launched) if idle else depth, found.interleave_at(n)
+    tiles = cut_tiles(read, size, working, columns, tile_keys, splits, dealt)
     return tiles if idle else tiles[tiles > 0]
 
 

@@ -29,7 +29,7 @@ from decodecalc.cost.model import (
 )
 from decodecalc.cost.rates import Rates
 from decodecalc.intmath import IntArray, cdiv
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, dealt_keys
 
 
 class Slot(NamedTuple):
@@ -64,10 +64,15 @@ def launch_order(plan: LaunchPlan) -> Blocks:
     """
     tile, requests = plan.tile_keys, plan.batch.size
     columns = np.array(plan.blocks_per_split, dtype=np.int64)
-    depth = max(map(len, plan.splits.keys), default=0)
+    depth = max(plan.splits.live, default=0)
     idle = idle_matter(plan.shared_slots, plan.splits.launched, columns)
     tiles = np.zeros((max(depth, plan.splits.launched if idle else 0), requests), dtype=np.int64)
-    for r, ranges in enumerate(plan.splits.keys):
+    for r in range(requests):
+        if plan.splits.interleave_keys is not None:  # windows skip whole tiles before they are dealt
+            counts = plan.splits.key_counts(r)
+            tiles[: len(counts), r] = cdiv(np.array(counts, dtype=np.int64), tile)
+            continue
+        ranges = plan.splits.keys[r]
         read, skipped = plan.keys_read[r], plan.splits.live[r] - plan.splits.working[r]
         for i, (start, end) in enumerate(ranges):
             if i >= skipped and end > start and read > 0:
@@ -88,11 +93,17 @@ def idle_matter(shared_slots: bool, launched: int, columns: IntArray) -> bool:
     return not shared_slots and launched * int(columns.sum()) <= MOST_IDLE
 
 
-def cut_tiles(keys: IntArray, size: Any, working: Any, columns: IntArray, tile_keys: int, splits: int) -> IntArray:
-    """Tiles of every block in launch order (0: nothing to do) of a regular partition: requests [R] of so many keys,
-    the first `working` of their `splits` splits of so many keys each, every one by so many blocks (columns)."""
+def cut_tiles(
+    keys: IntArray, size: Any, working: Any, columns: IntArray, tile_keys: int, splits: int, dealt: int | None = None
+) -> IntArray:
+    """Tiles of every block in launch order (0: nothing to do) of a regular partition.
+
+    Requests [R] have `keys` keys; the first `working` of their `splits` splits own `size` keys each, or, with `dealt`,
+    the tiles of that many keys that they get in turn; `columns` blocks walk each split.
+    """
     i = np.arange(splits)[:, None]
-    cut = np.where(i < working, np.clip(keys - i * size, 0, size), 0)  # [splits, R]
+    own = np.clip(keys - i * size, 0, size) if dealt is None else dealt_keys(keys, dealt, working, i)
+    cut = np.where(i < working, own, 0)  # [splits, R]
     return np.repeat(cdiv(cut, tile_keys).reshape(-1), np.tile(columns, splits))
 
 

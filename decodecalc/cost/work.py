@@ -38,6 +38,13 @@ def work_of(
     full = cdiv(longest, tile)  # tiles of a full split [N, R]
     last = cdiv(np.maximum(read - (working - 1) * longest, 0), tile)
     tiles = np.maximum(np.maximum(working - 1, 0) * full + np.where(working > 0, np.minimum(last, full), 0), 0)
+    dealt, short_splits = np.zeros(n, dtype=np.int64)[:, None], np.int64(1)
+    if found.interleave_keys is not None:  # the tiles are shared out evenly: none is longer by more than one of them
+        dealt = _column(found.interleave_keys, n)
+        turns = cdiv(read, np.maximum(dealt, 1))
+        tiles = np.where(dealt > 0, np.where(working > 0, cdiv(read, tile), 0), tiles)
+        last = np.where(dealt > 0, cdiv(turns // np.maximum(working, 1) * dealt, tile), last)
+        short_splits = np.where(dealt > 0, -turns % np.maximum(working, 1), 1)
     rows = np.asarray(_column(block_rows, n))[:, 0]
     tiles_total = batches.total(tiles * columns)
     is_split = np.broadcast_to(np.asarray(found.is_split), (n,))
@@ -52,18 +59,19 @@ def work_of(
         flop=tiles_total * (np.asarray(tile)[:, 0] * rows) * (2.0 * (geo.head_dim + geo.v_dim)),
         launched_blocks=_launched(found, n),
         is_split=is_split,
+        merge_kernels=_merge_kernels(found, n),
         live_splits=batches.largest(_per_request(found.partials(), batches)),
         states=batches.total(batches.q_lens * _per_request(found.partials(), batches)) * geo.q_heads,
         merge_bytes=moved.partial_read_bytes,
         merge_rows=batches.query_tokens * geo.q_heads,
         rows=found.live_rows,
         extra_kernels=scheduler_kernels(engine, found.kernels),
-        **_short(batches, columns, working, full, last),
+        **_short(batches, columns * short_splits, working, full, last),
     )
 
 
 def _short(batches: Batches, columns: Any, working: Any, full: Any, last: Any) -> dict[str, Any]:
-    """The last splits of equal requests, where they have fewer tiles than the others."""
+    """The splits of equal requests that have fewer tiles than the others: the last one, or those dealt one less."""
     if not batches.is_single_class:
         return {}
     short = (working > 1) & (last < full) & (last > 0)
@@ -84,7 +92,10 @@ def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int,
     grid = (geo.kv_heads * batches.largest(row_blocks), batches.batch, splits)
     return replace(
         found,
-        kernels=(KernelArray("stage1_kernel", "stage1", grid, None, None, tile_keys),),
+        kernels=(
+            KernelArray("stage1_kernel", "stage1", grid, None, None, tile_keys),
+            *(kernel for kernel in found.kernels if kernel.role == "merge"),
+        ),
         blocks_per_split=geo.kv_heads * row_blocks,
         tile_keys=tile_keys,
         block_rows=rows,
@@ -93,6 +104,12 @@ def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int,
         partial_splits=None,
         shared_slots=False,
     )
+
+
+def _merge_kernels(found: Launches, n: int) -> Any:
+    """Merge kernels that every step [N] launches: 0 where stage 1 merges by itself."""
+    merges = [kernel for kernel in found.kernels if kernel.role == "merge"]
+    return sum((np.where(k.when, 1, 0) for k in merges), np.zeros(n, dtype=np.int64))
 
 
 def _launched(found: Launches, n: int) -> Any:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from decodecalc.batch import Batch
 from decodecalc.intmath import IntArray
-from decodecalc.launch.plan import KeyRange
+from decodecalc.launch.plan import MERGE_KERNEL, KeyRange
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -129,9 +129,13 @@ class Launches:
     is_split [N]: the split path runs. requested, live, working, split_keys, first_key, blocks_per_split, keys_read
     [N, R] and launched [N] as in LaunchPlan; split r,i owns keys [first_key + i*split_keys, …) up to the request's end.
     `key_ranges(n)` overrides that regular partition where a policy's is irregular (FlashMLA).
-    path_names: (unsplit, split). partial_splits [N, R]: live splits that write a partial state, where some write final
-    output instead (None: all of them on the split path). shared_slots: `launched` counts slots of the whole batch
-    (FlashMLA's SM parts, FlashInfer's work items), not splits of each request.
+    interleave_keys [N]: None where splits are contiguous; else the keys of one tile (0 in steps whose splits are
+    contiguous), and split r,i owns the tiles i, i + live, i + 2*live, … counted from first_key; split_keys is then the
+    most keys that a split owns.
+    path_names: (unsplit, split). merge_in [N]: where a split step combines its partial states, one of `MERGES`.
+    partial_splits [N, R]: live splits that write a partial state to memory, where some write final output instead or
+    hand it on in shared memory (None: all of them on the split path). shared_slots: `launched` counts slots of the
+    whole batch (FlashMLA's SM parts, FlashInfer's work items), not splits of each request.
     """
 
     is_split: Any
@@ -157,6 +161,12 @@ class Launches:
     key_ranges: Callable[[int], Sequence[list[KeyRange]]] | None = None
     partial_splits: Any = None
     shared_slots: bool = False
+    interleave_keys: Any = None
+    merge_in: Any = MERGE_KERNEL
+
+    def interleave_at(self, n: int) -> int | None:
+        """Keys of the tiles that step n deals to its splits in turn; None where its splits are contiguous."""
+        return None if self.interleave_keys is None else int(at(self.interleave_keys, n)) or None
 
     def partials(self) -> Any:
         """Partial states of each (token, query head) of a request [N, R] (or a number for all)."""

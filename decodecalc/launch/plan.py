@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from decodecalc.batch import Batch
 from decodecalc.errors import check_type
 from decodecalc.geometry import Geometry
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 KeyRange = tuple[int, int]
+
+# Where partial states are combined (`LaunchPlan.merge_in`).
+MERGE_KERNEL, LAST_BLOCK, OWNER_BLOCK, CLUSTER, GRID = "kernel", "last_block", "owner_block", "cluster", "grid"
+MERGES = {
+    MERGE_KERNEL: "a kernel of its own, launched after stage 1, combines the partial states",
+    LAST_BLOCK: "the last block of a request to finish combines the partial states, inside stage 1",
+    OWNER_BLOCK: "one fixed block of a request waits for the others and combines their partial states, inside stage 1",
+    CLUSTER: "the blocks of a thread block cluster combine their partial states through shared memory",
+    GRID: "the blocks wait for the whole grid and then combine the partial states, inside stage 1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +81,47 @@ class KernelLaunch:
 
 
 class KeyRanges(Sequence[list[KeyRange]]):
-    """Key ranges of each request's live splits, made on demand: `ranges[r]` is [(start, end), …], end exclusive."""
+    """Key ranges of each request's live splits, made on demand: `ranges[r]` is [(start, end), …], end exclusive.
+
+    interleave_keys: None where split i owns keys [first + i*split_keys, …); else the keys of one tile, and split i of n
+    live ones takes the tiles i, i + n, i + 2n, … counted from `first`. `ranges[r]` then gives the span of each split,
+    from its first key to its last one: the spans overlap.
+    """
 
     def __init__(
-        self, first_key: Sequence[int], split_keys: Sequence[int], live: Sequence[int], end: Sequence[int]
+        self,
+        first_key: Sequence[int],
+        split_keys: Sequence[int],
+        live: Sequence[int],
+        end: Sequence[int],
+        interleave_keys: int | None = None,
     ) -> None:
         self._first, self._keys, self._live, self._end = first_key, split_keys, live, end
+        self._tile = interleave_keys
 
     def __len__(self) -> int:
         return len(self._live)
 
     def __getitem__(self, r: Any) -> Any:
         first, size, end = self._first[r], self._keys[r], self._end[r]
-        return [(first + i * size, min(first + (i + 1) * size, end)) for i in range(self._live[r])]
+        if self._tile is None:
+            return [(first + i * size, min(first + (i + 1) * size, end)) for i in range(self._live[r])]
+        return [(pieces[0][0], pieces[-1][1]) for pieces in self.pieces(r)]
+
+    def pieces(self, r: int) -> list[list[KeyRange]]:
+        """The key ranges of each live split of request r: one each, or a tile at a time where tiles are interleaved."""
+        if self._tile is None:
+            return [[piece] for piece in self[r]]
+        first, end, tile, live = self._first[r], self._end[r], self._tile, self._live[r]
+        starts = range(first, end, tile)
+        return [[(start, min(start + tile, end)) for start in starts[i::live]] for i in range(live)]
+
+    def counts(self, r: int) -> list[int]:
+        """Keys of each live split of request r."""
+        if self._tile is None:
+            return [end - start for start, end in self[r]]
+        keys = self._end[r] - self._first[r]
+        return [int(n) for n in dealt_keys(keys, self._tile, self._live[r], np.arange(self._live[r]))]
 
     def __iter__(self) -> Iterator[list[KeyRange]]:
         return (self[r] for r in range(len(self)))
@@ -93,6 +133,16 @@ class KeyRanges(Sequence[list[KeyRange]]):
         return f"KeyRanges({list(self)!r:.200})"
 
 
+def dealt_keys(keys: Any, tile: Any, splits: Any, i: Any) -> Any:
+    """Keys of split `i` where tiles of `tile` keys are dealt to `splits` splits in turn; ints or arrays of them.
+
+    The last tile, which may be shorter, belongs to split (tiles - 1) mod splits.
+    """
+    tiles = -(-keys // tile)
+    whole = np.maximum(-(-(tiles - i) // np.maximum(splits, 1)), 0) * tile
+    return whole - np.where((tiles > 0) & (i == (tiles - 1) % np.maximum(splits, 1)), tiles * tile - keys, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Splits:
     """How each request's keys are cut.
@@ -100,6 +150,9 @@ class Splits:
     requested[r]: what the rule asked for; launched: the grid's split extent, one number for the launch; live[r]: splits
     that own keys after rounding; working[r]: live splits with at least one tile inside the window (fewer than live only
     with a sliding window); keys[r]: the live splits' key ranges, end exclusive.
+    interleave_keys: None where every split owns one contiguous range; else the keys of one tile, and the tiles of a
+    request are dealt to its live splits in turn. keys[r] then holds the span of each split, from its first key to its
+    last one, and the spans overlap: `pieces` and `key_counts` are right for both.
     """
 
     requested: tuple[int, ...]
@@ -107,12 +160,24 @@ class Splits:
     live: tuple[int, ...]
     working: tuple[int, ...]
     keys: Sequence[list[KeyRange]] = field(repr=False)
+    interleave_keys: int | None = None
+
+    def pieces(self, r: int) -> list[list[KeyRange]]:
+        """The key ranges [(start, end), …] that each live split of request r walks, in its order, end exclusive.
+
+        Over all live splits they tile the request's visible keys once. A split of a contiguous partition has one.
+        """
+        return self.keys.pieces(r) if isinstance(self.keys, KeyRanges) else [[piece] for piece in self.keys[r]]
+
+    def key_counts(self, r: int) -> list[int]:
+        """Keys that each live split of request r owns."""
+        return self.keys.counts(r) if isinstance(self.keys, KeyRanges) else [end - start for start, end in self.keys[r]]
 
     def to_dict(self, with_keys: bool = False) -> dict[str, Any]:
         """Plain values; key ranges only when asked for (they are long)."""
         out: dict[str, Any] = {
             "requested": list(self.requested), "launched": self.launched, "live": list(self.live),
-            "working": list(self.working),
+            "working": list(self.working), "interleave_keys": self.interleave_keys,
         }  # fmt: skip
         if with_keys:
             out["keys"] = [[list(r) for r in ranges] for ranges in self.keys]
@@ -124,13 +189,17 @@ class LaunchPlan(Shown):
     """What one engine launches for one layer of one decode step.
 
     path: `2d` (unsplit) / `3d` (split) for vllm-triton, `unsplit` / `split` elsewhere.
+    is_split: whether the split path runs (partial states are made and combined). merge_in: where they are combined, one
+    of `MERGES`; None where nothing is split. Only `kernel` has a launch of its own (`merge`).
     blocks_per_split[r]: stage-1 blocks that walk each live split of request r, over all KV heads and query tiles.
     keys_read[r]: keys that each of those block columns loads (the window's tiles only, when there is one).
     block_rows: query rows of a stage-1 tile (tokens x group), live_rows: how many of them hold a query.
-    state_values: fp32 numbers of one partial state of one (token, query head, split); 0 when nothing is split.
-    partial_splits[r]: partial states of each (token, query head) of request r: its live splits, or 0 where one block
-    writes the output itself. shared_slots: `splits.launched` counts slots of the whole batch, not splits of each
-    request. scratch_bytes: partial-state buffers that the engine allocates.
+    state_values: size of one partial state of one (token, query head, split) in fp32 numbers (a 16-bit value counts as
+    half); 0 when nothing is split.
+    partial_splits[r]: partial states in memory of each (token, query head) of request r: its live splits, or 0 where
+    one block writes the output itself or a cluster combines them in shared memory. shared_slots: `splits.launched`
+    counts slots of the whole batch, not splits of each request. scratch_bytes: partial-state buffers that the engine
+    allocates.
     determinism: where split boundaries come from: `invariant` (always one split), `fixed size` (a constant number of
     keys), `fixed count` (a constant number of splits: the same in any batch, but not as the request grows) or
     `batch-dependent`.
@@ -140,6 +209,8 @@ class LaunchPlan(Shown):
     engine: str
     version: str
     path: str
+    is_split: bool
+    merge_in: str | None
     geometry: Geometry
     batch: Batch
     kv: KvCache
@@ -164,6 +235,8 @@ class LaunchPlan(Shown):
     def __str__(self) -> str:
         """One line for people; `repr` and `to_dict` have everything."""
         s, merge = self.splits, f", merge {self.merge.grid}" if self.merge else ""
+        if self.merge_in not in (None, MERGE_KERNEL):
+            merge = f", merged in {str(self.merge_in).replace('_', ' ')}"
         return (
             f"{self.engine} {self.version} on {self.gpu.name}: {self.path}, grid {self.stage1.grid}, "
             f"{self.live_blocks} of {self.stage1.launched_blocks} blocks live, splits requested {max(s.requested)}, "
@@ -177,13 +250,8 @@ class LaunchPlan(Shown):
 
     @property
     def merge(self) -> KernelLaunch | None:
-        """The kernel that combines partial states, when there is one."""
+        """The kernel that combines partial states, when there is one: a split launch may merge without (`merge_in`)."""
         return next((k for k in self.kernels if k.role == "merge"), None)
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the split path runs (partial states are written and merged)."""
-        return self.merge is not None
 
     @property
     def live_blocks(self) -> int:

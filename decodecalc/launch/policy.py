@@ -107,12 +107,16 @@ class Policy:
         live = row(found.live, 0, r)
         blocks = row(found.blocks_per_split, 0, r)
         first, size = row(found.first_key, 0, r), row(found.split_keys, 0, r)
-        keys = found.key_ranges(0) if found.key_ranges else KeyRanges(first, size, live, seq_lens)
+        dealt = found.interleave_at(0)
+        keys = found.key_ranges(0) if found.key_ranges else KeyRanges(first, size, live, seq_lens, dealt)
+        is_split = bool(at(found.is_split, 0))
         read = seq_lens if found.keys_read is None else row(found.keys_read, 0, r)
         return LaunchPlan(
             engine=self.name,
             version=chosen.name,
-            path=found.path_names[bool(at(found.is_split, 0))],
+            path=found.path_names[is_split],
+            is_split=is_split,
+            merge_in=str(at(found.merge_in, 0)) if is_split else None,
             geometry=geo,
             batch=batch,
             kv=kv,
@@ -124,6 +128,7 @@ class Policy:
                 live=live,
                 working=live if found.working is None else row(found.working, 0, r),
                 keys=keys,
+                interleave_keys=dealt,
             ),
             gates=tuple(Gate(g.name, bool(at(g.passed, 0)), g.reason(0)) for g in found.gates),
             scratch_bytes=int(at(found.scratch_bytes, 0)),
@@ -135,7 +140,7 @@ class Policy:
             tile_keys=at(found.tile_keys, 0),
             block_rows=at(found.block_rows, 0),
             live_rows=at(found.live_rows, 0),
-            state_values=found.state_values if at(found.is_split, 0) else 0,
+            state_values=found.state_values if is_split else 0,
             determinism=found.determinism,
             detail=_detail_at(found.detail, r),
             options=opts,

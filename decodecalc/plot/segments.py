@@ -23,17 +23,23 @@ _STYLE = {
 
 
 def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
-    """One row per split of the first layer group, first batch, for every engine."""
+    """One row per split of the first layer group, first batch, for every engine.
+
+    A split that owns several key ranges, because tiles are dealt to the splits in turn, has a row for each of them.
+    """
     out: list[dict[str, Any]] = []
     for item in request.scenarios.plans():
         if not isinstance(item, Planned) or item.case:
             continue
         if item.batch.size > MAX_REQUESTS:
             raise InputError(f"plot segments draws at most {MAX_REQUESTS} requests, not {item.batch.size}")
-        for segment in segments(item.plan):
-            out.append({"engine": item.plan.engine, "version": item.plan.version, **segment.to_dict()})
+        plan = item.plan
+        for segment in segments(plan):
+            row = {"engine": plan.engine, "version": plan.version, **segment.to_dict()}
+            drawn = plan.splits.pieces(segment.request)[segment.split] if segment.pieces > 1 else []
+            out += [{**row, "start": start, "end": end, "keys": end - start} for start, end in drawn] or [row]
             if len(out) > MAX_SPLITS:
-                raise InputError(f"plot segments draws at most {MAX_SPLITS} splits")
+                raise InputError(f"plot segments draws at most {MAX_SPLITS} key ranges")
     return out
 
 
@@ -59,7 +65,7 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
             else:
                 ax.barh(y, slot * 0.8, left=r["end"] + slot * (1 + idle), height=0.7, **style)
                 idle += 1
-        count = {state: sum(r["state"] == state for r in mine) for state in _STYLE}
+        count = {state: len({r["split"] for r in mine if r["state"] == state}) for state in _STYLE}
         label = ", ".join(f"{n} {state}" for state, n in count.items() if n)
         ax.text(longest * 1.13, y, label, va="center", fontsize="small")
     ax.set_yticks(range(len(lanes)))

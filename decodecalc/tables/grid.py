@@ -87,6 +87,7 @@ def _row(item: Planned) -> dict[str, Any]:
         "s_star": o.s_star,
         "s_opt": _s_opt(plan),
         "merge_grid": list(plan.merge.grid) if plan.merge else None,
+        "merge_in": plan.merge_in,
         "scheduler_kernels": sum(k.role == "scheduler" for k in plan.kernels),
         "scratch_bytes": plan.scratch_bytes,
         "kv_reads_per_key": traffic(plan).kv_reads_per_key,

@@ -19,7 +19,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, at, row
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import CLUSTER, MERGE_KERNEL, MERGES, LaunchPlan
 from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
@@ -29,10 +29,9 @@ PAGES = {"flashmla": 64, "flash-attention-2": 256}
 # SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
 KEYS_LEFT_OUT = {"sglang-triton": 1}
 
-MERGES_INSIDE = ("_lean_attention_decode_kernel",)  # splits without a merge kernel
 # Work is dealt to the SMs in turn, so equal requests are cut in different places: a class of them has FlashMLA's most
 # splits, or those of the lean kernel's first request.
-DEALT = ("flash_fwd_splitkv_mla_kernel", *MERGES_INSIDE)
+DEALT = ("flash_fwd_splitkv_mla_kernel", "_lean_attention_decode_kernel")
 
 every_version = pytest.mark.parametrize(("name", "version"), POLICIES, ids=[f"{n}@{v}" for n, v in POLICIES])
 quick = settings(
@@ -89,14 +88,17 @@ def plan(name: str, version: str, geo: Geometry, batch: Batch, gpu: Gpu) -> Laun
 @quick
 @given(data=st.data())
 def test_live_splits_tile_the_visible_keys_once(name: str, version: str, data: st.DataObject) -> None:
-    """A request's live splits follow each other without gap or overlap, none is empty, the last ends with the request,
-    and they start at key 0 or, with a window, no later than the first key that a query can see."""
+    """The pieces of a request's live splits follow each other without gap or overlap, none is empty, the last ends with
+    the request, and they start at key 0 or, with a window, no later than the first key that a query can see."""
     geo, batch, gpu = data.draw(steps(name))
     p = plan(name, version, geo, batch, gpu)
     assert len(p.splits.keys) == batch.size
     for r, (length, queries) in enumerate(zip(batch.seq_lens, batch.q_lens)):
-        ranges = p.splits.keys[r]
-        assert len(ranges) == p.splits.live[r] >= 1
+        pieces = p.splits.pieces(r)
+        assert len(pieces) == len(p.splits.keys[r]) == p.splits.live[r] >= 1
+        assert [sum(end - start for start, end in mine) for mine in pieces] == p.splits.key_counts(r)
+        assert [(mine[0][0], mine[-1][1]) for mine in pieces] == list(p.splits.keys[r])
+        ranges = sorted(piece for mine in pieces for piece in mine)
         assert all(start < end for start, end in ranges)
         assert [start for start, _ in ranges[1:]] == [end for _, end in ranges[:-1]]
         assert ranges[-1][1] == length
@@ -123,11 +125,14 @@ def test_counts_are_ordered(name: str, version: str, data: st.DataObject) -> Non
         assert all(extent >= 1 for extent in kernel.grid)
     assert [k.role for k in p.kernels].count("stage1") == 1
     assert p.live_blocks >= 1
-    if p.path in ("split", "3d"):
-        assert p.is_split or p.stage1.name in MERGES_INSIDE
-        assert p.scratch_bytes > 0
+    assert p.is_split == (p.path in ("split", "3d"))
+    if p.is_split:
+        assert p.merge_in in MERGES
+        assert (p.merge is not None) == (p.merge_in == MERGE_KERNEL)
+        assert p.scratch_bytes > 0 or p.merge_in == CLUSTER
         assert p.state_values > 0
     else:
+        assert p.merge_in is None
         assert set(p.splits.live) == {1}
         assert p.state_values == 0
 

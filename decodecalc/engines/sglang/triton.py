@@ -43,7 +43,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
-from decodecalc.launch.plan import KeyRange, KeyRanges
+from decodecalc.launch.plan import OWNER_BLOCK, KeyRange, KeyRanges
 from decodecalc.launch.policy import Policy, PolicyVersion
 
 if TYPE_CHECKING:
@@ -339,6 +339,7 @@ class SglangStep:
             scratch_bytes=np.where(on, partial, found.scratch_bytes),
             determinism="batch-dependent",
             key_ranges=ranges,
+            merge_in=np.where(on, OWNER_BLOCK, found.merge_in),
         )
 
     @property

@@ -152,7 +152,7 @@ def _alone(trial: Trial, r: int, mine: torch.Tensor) -> tuple[int | None, bool]:
     run = execution_of(alone, trial.calibration)
     if run.unsupported:
         return None, False
-    same_cut = list(alone.splits.keys[0]) == list(plan.splits.keys[r])
+    same_cut = alone.splits.pieces(0) == plan.splits.pieces(r)
     # Only the splits may differ: everything that a policy says nothing of is as in the batch.
     inner = {name: getattr(trial.run.launch, name) for name in INNER}
     config = run.launch.replace(**inner, idle_requests=0)

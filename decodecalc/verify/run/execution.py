@@ -112,6 +112,8 @@ def _unsupported(plan: LaunchPlan, tuning: Tuning) -> str:
         return "a request has fewer keys than query tokens"
     if plan.engine == "flashmla" and plan.is_split:
         return "FlashMLA cuts at places that follow no per-request size; the bundled kernel cuts equal splits"
+    if plan.is_split and plan.splits.interleave_keys is not None:
+        return "this engine deals tiles to its splits in turn; the bundled kernel cuts contiguous splits"
     if geo.window is None:
         return ""
     if plan.is_split and any(_first_keys(plan)) and _window_as_read(plan) is None:
