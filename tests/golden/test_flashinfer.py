@@ -19,7 +19,7 @@ def plan_of(given):
     options = {name: given[name] for name in ("path", "cuda_graph", "fixed_split_size_pages", "disable_split_kv")}
     assert given["max_grid_size"] == given["sm_count"] * given["blocks_per_sm"]
     return dc.plan(
-        "flashinfer",
+        "flashinfer@0.6.18",
         geo,
         dc.Batch(given["kv_lens"], given["q_len"]),
         kv=dc.KvCache("fp16", given["page_size"], query_dtype="fp16"),

@@ -7,28 +7,45 @@ assumes two blocks per SM whatever the kernel. vLLM always takes the latter.
 
 Read from flashinfer-ai/flashinfer: include/flashinfer/attention/scheduler.cuh (DecodePlan, PrefillSplitQOKVIndptr,
 PrefillBinarySearchKVChunkSize), include/flashinfer/utils.cuh (FA2DetermineCtaTileQ, DISPATCH_GQA_GROUP_SIZE),
-include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfer/decode.py (the wrapper).
+include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfer/decode.py (the wrapper); the wheels of
+0.6.18, 0.7.0, 0.7.1, 0.7.2.post1 and 0.7.4 besides.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from decodecalc.engines.flashinfer.planners import cuda_core_launches, tensor_core_launches
+from decodecalc.engines.flashinfer.routing import AutoRules, backend_route
 from decodecalc.engines.flashinfer.rules import Rules
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch.arrays import Batches, Launches
+from decodecalc.launch.arrays import Batches, GateArray, Launches
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import SIZE, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 KV_DTYPES = ("bf16", "fp16", "fp8", "nvfp4")
 TENSOR_CORE_GROUP = 4  # SGLang 0.5.23, flashinfer_backend.py, should_use_tensor_core
+LEAST_CAPABILITY = (7, 5)  # flashinfer/jit/core.py, check_cuda_arch
+
+_V074 = Rules(groups=(1, 2, 3, 4, 6, 8, 16), routing=AutoRules())
+_V072 = replace(
+    _V074,
+    fixed_uniform_q_len=False,
+    routing=AutoRules(single_token_d256=False, xqa_route=False, frontend=(1, 31)),
+)
+_V071 = replace(_V072, routing=None)
+_V0618 = replace(_V071, groups=(1, 2, 3, 4, 6, 8), bounds_partials=False)
+_V0617 = replace(_V0618, groups=(1, 2, 3, 4, 8), tile_probe=False)
+_V0615 = replace(_V0617, uniform_q_len=False)
+_V0613 = replace(_V0615, wide_heads=False)
+_V031 = replace(_V0613, window_clamp=False, fixed_split=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,33 @@ class FlashInferOptions(EngineOptions):
         "not given",
         low=1,
     )
+    backend: str = option(
+        "auto",
+        "str",
+        "backend of the wrapper: fa2, or auto, which from 0.7.2 on may run another kernel on SM100, SM103 and SM90; "
+        "the plan is fa2's, and the gate backend_is_fa2 says whether fa2 runs",
+        flag="backend",
+        choices=("auto", "fa2"),
+    )
+    cudnn_frontend: str | None = option(
+        None,
+        "str?",
+        "cudnn-frontend that is installed, such as 1.30, or absent; what the wheel requires when not given",
+    )
+    block_tables_tokens: int | None = option(
+        None,
+        "int?",
+        "tokens that block tables of the caller's own have room for; the wrapper builds the tables when not given",
+        flag="block_tables",
+        low=1,
+    )
+    decode_auto_cudnn: str = option(
+        "unset",
+        "str",
+        "0 keeps auto on fa2, 1 applies the rule to an older cudnn-frontend too",
+        flag="FLASHINFER_DECODE_AUTO_CUDNN",
+        choices=("unset", "0", "1"),
+    )
 
 
 class FlashInfer(Policy):
@@ -71,40 +115,68 @@ class FlashInfer(Policy):
     word_for_split = "chunk"
     options_type = FlashInferOptions
     split_flag = "fixed_split_size / disable_split_kv"
+    traits = Traits(
+        server_names=("FLASHINFER", "flashinfer"),
+        split_setting=SplitSetting("fixed_split_size={pages}", "fixed_split_size_pages"),
+        invariant_option=("disable_split_kv", True),
+        partition=Partition(rule=SIZE),
+    )
     versions = (
         PolicyVersion(
+            "0.7.4",
+            "flashinfer-python 0.7.4: attention/scheduler.cuh, utils.cuh, decode.py",
+            ("0.7.4", "0.7.4"),
+            _V074,
+            "a CUDA graph counts the query tiles of one token exactly and is planned unsplit beyond the split budget",
+        ),
+        PolicyVersion(
+            "0.7.2.post1",
+            "flashinfer-python 0.7.2, 0.7.2.post1: the same files",
+            ("0.7.2", "0.7.2.post1"),
+            _V072,
+            "`auto` may run cuDNN on SM100 and SM103",
+        ),
+        PolicyVersion(
+            "0.7.1",
+            "flashinfer-python 0.7.1: the same files",
+            ("0.7.1", "0.7.1"),
+            _V071,
+            "groups of 16 on CUDA cores; partial states are reserved for query rows, not for packed rows",
+        ),
+        PolicyVersion(
             "0.6.18",
-            "flashinfer-ai/flashinfer@fb28d72 (v0.6.18rc7): attention/scheduler.cuh, utils.cuh",
-            ("0.6.18", "0.6.18"),
-            Rules(groups=(1, 2, 3, 4, 6, 8)),
+            "flashinfer-ai/flashinfer@fb28d72 (v0.6.18rc7): attention/scheduler.cuh, utils.cuh; flashinfer-python "
+            "0.6.18, 0.6.18.post1, 0.7.0, 0.7.0.post1",
+            ("0.6.18", "0.7.0.post1"),
+            _V0618,
             "groups of 6 on CUDA cores; the query tile falls back to 64 rows where 16 would not fit shared memory",
         ),
         PolicyVersion(
             "0.6.17",
             "flashinfer-ai/flashinfer v0.6.16, v0.6.17: the same files",
             ("0.6.16", "0.6.17"),
-            Rules(tile_probe=False),
+            _V0617,
             "a uniform query length sizes the padded grid of a CUDA graph",
         ),
         PolicyVersion(
             "0.6.15",
             "flashinfer-ai/flashinfer v0.6.14, v0.6.15: the same files",
-            ("0.6.14", "0.6.15"),
-            Rules(tile_probe=False, uniform_q_len=False),
+            ("0.6.14", "0.6.15.post1"),
+            _V0615,
             "head dims of 512 and more",
         ),
         PolicyVersion(
             "0.6.13",
             "flashinfer-ai/flashinfer v0.4.0, v0.5.3, v0.6.9: the same files",
             ("0.4.0", "0.6.13"),
-            Rules(tile_probe=False, uniform_q_len=False, wide_heads=False),
+            _V0613,
             "fixed split size (pull request 1675); lengths clamped to the window (pull request 1661)",
         ),
         PolicyVersion(
             "0.3.1",
             "flashinfer-ai/flashinfer v0.2.5, v0.3.1: the same files",
             ("0.2.1", "0.3.1"),
-            Rules(tile_probe=False, uniform_q_len=False, wide_heads=False, window_clamp=False, fixed_split=False),
+            _V031,
             "chunks cover the whole length even with a sliding window",
         ),
     )
@@ -113,7 +185,8 @@ class FlashInfer(Policy):
         "sum(ceil(pages / chunk)) * kv_heads <= blocks_per_sm * SMs, and no split at all once B * kv_heads fills the "
         "grid. Tensor cores: sum(query tiles * ceil(pages / chunk)) <= 2 * SMs // kv_heads, pages counting no more "
         "than window + query tile; query tiles are ceil(q * group / 16, 64 or 128). Under a CUDA graph the split "
-        "kernel runs always, on a grid padded to what could fit"
+        "kernel runs always, on a grid padded to what could fit; from 0.7.4 on not when the query tiles alone exceed "
+        "that"
     )
 
     def launches(
@@ -127,14 +200,19 @@ class FlashInfer(Policy):
     ) -> Launches:
         """The rule on arrays.
 
-        GateError: MLA (another kernel), AMD, a head dim or element type that no kernel is compiled for, a group that
-        CUDA cores are not compiled for, and what the wrapper refuses.
+        GateError: MLA (another kernel), AMD, a compute capability below 7.5, a head dim or element type that no kernel
+        is compiled for, a group that CUDA cores are not compiled for, and what the wrapper refuses.
         """
         rules: Rules = version.rules
         if geo.mla:
             raise GateError("flashinfer: MLA runs in another kernel of FlashInfer that has no policy here", "mla")
         if gpu.is_hip:
             raise GateError(f"flashinfer: an NVIDIA kernel; {gpu.label} is an AMD device", "not_nvidia")
+        if gpu.compute_capability is not None and gpu.compute_capability < LEAST_CAPABILITY:
+            raise GateError(
+                f"flashinfer: compute capability 7.5 and newer, not {'.'.join(map(str, gpu.compute_capability))}",
+                "compute_capability",
+            )
         if geo.head_dim % 16 or geo.v_dim % 16:
             raise GateError(
                 f"flashinfer: head dims must be multiples of 16, not {geo.head_dim}/{geo.v_dim}", "head_dim"
@@ -145,13 +223,17 @@ class FlashInfer(Policy):
         if path == "auto":
             path = "tensor_cores" if kv.dtype == "fp8" or geo.group >= TENSOR_CORE_GROUP else "cuda_cores"
         if path == "cuda_cores":
-            return cuda_core_launches(geo, batches, kv, gpu, options, rules)
-        if kv.query_dtype not in ("bf16", "fp16"):
-            raise GateError(
-                f"flashinfer: tensor cores take bf16 or fp16 queries, not {kv.query_dtype} (2 bytes, prefill.cuh)",
-                "query_dtype",
-            )
-        return tensor_core_launches(geo, batches, kv, gpu, options, rules)
+            found = cuda_core_launches(geo, batches, kv, gpu, options, rules)
+        else:
+            if kv.query_dtype not in ("bf16", "fp16"):
+                raise GateError(
+                    f"flashinfer: tensor cores take bf16 or fp16 queries, not {kv.query_dtype} (2 bytes, prefill.cuh)",
+                    "query_dtype",
+                )
+            found = tensor_core_launches(geo, batches, kv, gpu, options, rules)
+        is_fa2, reason = backend_route(geo, batches, kv, gpu, options, rules.routing, path == "tensor_cores")
+        gate = GateArray(name="backend_is_fa2", passed=is_fa2, reason=reason)
+        return replace(found, gates=(*found.gates, gate))
 
 
 POLICY = FlashInfer()

@@ -33,26 +33,44 @@ MERGE_REGISTERS = 40  # ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf
 MERGE_THREADS = 128
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlashInferDetail:
-    """The plan in FlashInfer's words.
-
-    kernel_path: cuda_cores or tensor_cores. kv_chunk_tokens: keys of a chunk, 0 when splitting is disabled.
-    chunks_per_request, q_tiles_per_request: work items of a request are their product. work_items: chunks of this step
-    over all requests and query tiles (per KV head). padded_batch_size: what the grid holds. max_batch_size_if_split:
-    work items that the planner allows (per KV head). cta_tile_q: query rows of a block.
-    """
+    """The plan in FlashInfer's words. None stands for what the planner of this path does not have."""
 
     kernel_path: str
+    """`cuda_cores` or `tensor_cores`."""
     kv_chunk_tokens: Any
+    """Keys of a chunk; 0 when splitting is disabled."""
     chunks_per_request: Any
-    q_tiles_per_request: Any
-    cta_tile_q: Any
+    """Chunks of a request; times its query tiles they are its work items."""
+    q_tiles_per_request: Any = None
+    """Query tiles of a request."""
+    cta_tile_q: Any = None
+    """Packed query rows of a block."""
     work_items: Any
+    """Work items of this step over all requests and query tiles, per KV head."""
     padded_batch_size: Any
+    """Work items that the grid holds, per KV head."""
     max_batch_size_if_split: int
+    """Work items that the planner allows, per KV head."""
     max_grid_size: int
+    """Blocks that the planner allows."""
     blocks_per_sm: int
+    """Blocks of an SM that the planner counts with."""
+    total_num_rows: Any = None
+    """Query tokens of the step, as the wrapper passes them."""
+    uniform_q_len: Any = None
+    """Query tokens of every request that the wrapper promises the planner; 0 for no promise."""
+    fixed_uniform_q_len: bool | None = None
+    """Whether the promise holds for every replay of the graph."""
+    causal: Any = None
+    """Whether the wrapper asks for a causal mask."""
+    partial_rows: Any = None
+    """Partial states of one query head that this step writes; 0 where nothing is split."""
+    float_workspace_bytes: Any = None
+    """Bytes of the partial states in the float workspace."""
+    int_workspace_bytes: Any = None
+    """Bytes of the plan's own arrays in the int workspace, from 0.7.1 on."""
 
 
 def cuda_core_launches(
@@ -99,8 +117,8 @@ def cuda_core_launches(
     )  # fmt: skip
     return found.launches(
         kernel=KernelArray(
-            "BatchDecodeWithPagedKVCacheKernel", "stage1", (padded, geo.kv_heads, 1), width * geo.group * depth,
-            found.live_blocks, tile_keys,
+            name="BatchDecodeWithPagedKVCacheKernel", role="stage1", grid=(padded, geo.kv_heads, 1),
+            threads=width * geo.group * depth, live_blocks=found.live_blocks, tile_keys=tile_keys,
         ),
         merge_rows=batches.batch,
         tile_keys=tile_keys,
@@ -109,14 +127,20 @@ def cuda_core_launches(
         scratch_rows=padded,
         determinism="batch-dependent",
         detail=FlashInferDetail(
-            "cuda_cores", chunk * kv.page_size, chunks, None, None, items, padded, slots, max_grid, occupancy
+            kernel_path="cuda_cores", kv_chunk_tokens=chunk * kv.page_size, chunks_per_request=chunks,
+            work_items=items, padded_batch_size=padded, max_batch_size_if_split=slots, max_grid_size=max_grid,
+            blocks_per_sm=occupancy,
         ),
         gates=(
-            GateArray("tensor_cores", False, lambda n: "path is cuda_cores: a block walks the keys of a whole group"),
             GateArray(
-                "split",
-                is_split,
-                lambda n: (
+                name="tensor_cores",
+                passed=False,
+                reason=lambda n: "path is cuda_cores: a block walks the keys of a whole group",
+            ),
+            GateArray(
+                name="split",
+                passed=is_split,
+                reason=lambda n: (
                     f"{at(batches.batch, n)} requests x {geo.kv_heads} KV heads "
                     + (
                         f"fill the grid of {occupancy} x {gpu.sm_count} = {max_grid} blocks"
@@ -141,11 +165,13 @@ def tensor_core_launches(
     max_grid = TENSOR_CORE_BLOCKS_PER_SM * gpu.sm_count
     slots = max_grid // geo.kv_heads
     packed = batches.q_lens * geo.group
+    least_promised = 1 if rules.fixed_uniform_q_len else 2
+    is_uniform = (batches.smallest(batches.q_lens) == batches.max_q_len) & (batches.max_q_len >= least_promised)
+    promised = np.where(is_uniform & rules.uniform_q_len, batches.max_q_len, 0)
     if graph:
         # A promised uniform length sizes the tile; without one the ragged worst case does: one request has every row
         # but one of each other request.
-        uniform = (batches.max_q_len > 1) & (batches.largest(-batches.q_lens) == -batches.max_q_len)
-        uniform &= rules.uniform_q_len
+        uniform = promised > 0
         ragged_rows = (batches.query_tokens - batches.batch + 1) * geo.group
         tile = query_tile(np.where(uniform, batches.max_q_len * geo.group, ragged_rows), geo, kv, gpu, rules)
         q_tiles = cdiv(packed, tile[:, None])
@@ -161,6 +187,8 @@ def tensor_core_launches(
         pages = np.minimum(pages, cdiv(geo.window - 1 + tile, kv.page_size)[:, None])
         first_key = visible_start(batches, geo.window)
     pages = np.maximum(pages, 1)
+    # Every replay has this many query tiles, and past the budget the search below never splits.
+    unsplit_graph = (promised > 0) & (all_tiles > slots) & (graph and rules.fixed_uniform_q_len and fixed is None)
     if disabled:
         chunk, chunks = batches.largest(pages), np.ones_like(pages)
     else:
@@ -176,6 +204,7 @@ def tensor_core_launches(
         is_split = batches.largest(chunks) > 1
     else:
         is_split = graph | (chunk < batches.largest(pages))
+        is_split &= ~unsplit_graph
     padded = np.maximum(slots, all_tiles) if graph else items
     fits = items <= padded
     if not fits.any():
@@ -194,53 +223,80 @@ def tensor_core_launches(
         items=items, padded=padded, first_key=first_key,
     )  # fmt: skip
     longest = batches.largest(pages)
+    partial_rows = cdiv(padded * tile, geo.group) if rules.bounds_partials else padded * tile
+    int_workspace = _int_workspace_bytes(padded, batches, graph, is_split) if rules.bounds_partials else None
     return found.launches(
         kernel=KernelArray(
-            "BatchPrefillWithPagedKVCacheKernel", "stage1", (padded, 1, geo.kv_heads), 128, found.live_blocks, tile_keys
+            name="BatchPrefillWithPagedKVCacheKernel", role="stage1", grid=(padded, 1, geo.kv_heads), threads=128,
+            live_blocks=found.live_blocks, tile_keys=tile_keys,
         ),
         merge_rows=batches.query_tokens,
         tile_keys=tile_keys,
         block_rows=tile,
         live_rows=np.minimum(batches.max_q_len * geo.group, tile),
-        scratch_rows=padded * tile,
+        scratch_rows=partial_rows,
         determinism=determinism,
         detail=FlashInferDetail(
-            "tensor_cores", 0 if disabled else chunk_keys, chunks, q_tiles, tile, items, padded, slots, max_grid,
-            TENSOR_CORE_BLOCKS_PER_SM,
+            kernel_path="tensor_cores", kv_chunk_tokens=0 if disabled else chunk_keys, chunks_per_request=chunks,
+            q_tiles_per_request=q_tiles, cta_tile_q=tile, work_items=items, padded_batch_size=padded,
+            max_batch_size_if_split=slots, max_grid_size=max_grid, blocks_per_sm=TENSOR_CORE_BLOCKS_PER_SM,
+            total_num_rows=batches.query_tokens, uniform_q_len=promised,
+            fixed_uniform_q_len=rules.fixed_uniform_q_len, causal=batches.max_q_len > 1,
+            partial_rows=is_split * batches.total(batches.q_lens * chunks),
+            float_workspace_bytes=is_split * float_workspace_bytes(partial_rows, geo),
+            int_workspace_bytes=int_workspace,
         ),
         gates=(
             GateArray(
-                "tensor_cores",
-                True,
-                lambda n: (
+                name="tensor_cores",
+                passed=True,
+                reason=lambda n: (
                     f"prefill planner: {at(batches.max_q_len, n)} x {geo.group} query rows in tiles of {at(tile, n)}"
                 ),
             ),
             GateArray(
-                "split",
-                is_split,
-                lambda n: (
+                name="split",
+                passed=is_split,
+                reason=lambda n: (
                     "disable_split_kv"
                     if disabled
+                    else f"{at(all_tiles, n)} query tiles of every replay exceed the {slots} work items of a split "
+                    "plan: the graph is planned unsplit"
+                    if at(unsplit_graph, n)
                     else f"chunks of {at(chunk, n)} pages against {at(longest, n)} of the longest request: "
                     f"{at(items, n)} work items, {slots} = 2 x {gpu.sm_count} SMs // {geo.kv_heads} KV heads fit"
                 ),
             ),
             _graph_gate(graph, items, padded),
             GateArray(
-                "fits_padded_grid",
-                fits,
-                lambda n: f"{at(items, n)} work items in a grid of {at(padded, n)}: a graph refuses more",
+                name="fits_padded_grid",
+                passed=fits,
+                reason=lambda n: f"{at(items, n)} work items in a grid of {at(padded, n)}: a graph refuses more",
             ),
         ),
     )  # fmt: skip
 
 
+def float_workspace_bytes(rows: Any, geo: Geometry) -> Any:
+    """Bytes of `rows` partial states of every query head: values from a 16-byte boundary on, then one sum each."""
+    return round_up(rows * geo.q_heads * geo.v_dim * 4, 16) + rows * geo.q_heads * 4
+
+
+def _int_workspace_bytes(padded: Any, batches: Batches, graph: bool, is_split: Any) -> Any:
+    """Bytes of the plan's own arrays: what PrefillPlanImpl takes of the int workspace, in its order."""
+    taken = 3 * round_up(padded * 4, 16) + 4 * (batches.batch + 1)  # three index lists, o_indptr
+    taken = taken + 4  # kv_chunk_size, not aligned
+    if graph:
+        taken = round_up(taken, 16) + 4  # total_num_rows
+    taken = np.where(is_split, round_up(taken, 16) + 4 * (batches.query_tokens + 1), taken)  # merge_indptr
+    return round_up(taken, 16) + padded if graph else taken  # block_valid_mask
+
+
 def _graph_gate(graph: bool, items: Any, padded: Any) -> GateArray:
     return GateArray(
-        "cuda_graph",
-        graph,
-        lambda n: (
+        name="cuda_graph",
+        passed=graph,
+        reason=lambda n: (
             f"captured at {at(padded, n)} work items per KV head, {at(items, n)} of them filled in this step; "
             "the others return at once"
             if graph
@@ -301,15 +357,15 @@ class _Chunked:
         smem = 4 * MERGE_THREADS * 8 * OUTPUT_BYTES + MERGE_THREADS * 4
         merge_blocks = blocks_per_sm(MERGE_THREADS, smem, MERGE_REGISTERS, self.gpu)
         merge_grid = self.gpu.sm_count * np.minimum(merge_blocks, cdiv(merge_rows * geo.q_heads, self.gpu.sm_count))
-        values, sums = round_up(scratch_rows * geo.q_heads * geo.v_dim * 4, 16), scratch_rows * geo.q_heads * 4
         columns = geo.kv_heads * self.columns
         return Launches(
             is_split=self.is_split,
             kernels=(
                 kernel,
                 KernelArray(
-                    "PersistentVariableLengthMergeStatesKernel", "merge", (merge_grid,), MERGE_THREADS,
-                    np.minimum(merge_grid, batches.query_tokens * geo.q_heads), when=self.is_split,
+                    name="PersistentVariableLengthMergeStatesKernel", role="merge", grid=(merge_grid,),
+                    threads=MERGE_THREADS, live_blocks=np.minimum(merge_grid, batches.query_tokens * geo.q_heads),
+                    when=self.is_split,
                 ),
             ),
             requested=self.chunks,
@@ -326,7 +382,7 @@ class _Chunked:
             live_rows=live_rows,
             state_values=cdiv(geo.v_dim * OUTPUT_BYTES, 4) + 1,
             shared_slots=True,
-            scratch_bytes=self.is_split * (values + sums),
+            scratch_bytes=self.is_split * float_workspace_bytes(scratch_rows, geo),
             determinism=determinism,
             detail=detail,
             gates=gates,

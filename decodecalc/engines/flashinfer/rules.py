@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from decodecalc.engines.flashinfer.routing import AutoRules
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
 from decodecalc.kvcache import KvCache
@@ -22,7 +23,8 @@ REGISTER_UNIT = 256  # registers are handed out to warps in units of 256 (CUDA o
 
 # Registers of a thread of BatchDecodeWithPagedKVCacheKernel by (cache element bytes, head dim), for groups of 1, 2, 3,
 # 4, 6, 8: ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf16 queries, no window and no soft cap. Counts for
-# other targets differ by a few, which can move the occupancy by a block: `blocks_per_sm` overrides.
+# other targets differ by a few, which can move the occupancy by a block: `blocks_per_sm` overrides. A group of 16,
+# which later versions compile, takes the count of a group of 8.
 _GROUPS = (1, 2, 3, 4, 6, 8)
 _DECODE_REGISTERS = {
     (2, 64): (68, 50, 56, 56, 61, 56),
@@ -34,22 +36,30 @@ _DECODE_REGISTERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What differs between versions.
-
-    groups: q_heads / kv_heads that the CUDA-core kernel is compiled for. window_clamp: tensor cores plan and walk the
-    window only. fixed_split: `fixed_split_size` and `disable_split_kv` exist. wide_heads: head dims from 512 on have
-    query tiles of their own. uniform_q_len: CUDA graphs are padded for a promised query length. tile_probe: the query
-    tile depends on shared memory.
-    """
+    """What differs between versions."""
 
     groups: tuple[int, ...] = (1, 2, 3, 4, 8)
+    """q_heads / kv_heads that the CUDA-core kernel is compiled for."""
     window_clamp: bool = True
+    """Tensor cores plan and walk the window only."""
     fixed_split: bool = True
+    """`fixed_split_size` and `disable_split_kv` exist."""
     wide_heads: bool = True
+    """Head dims from 512 on have query tiles of their own."""
     uniform_q_len: bool = True
+    """The wrapper promises the planner of a CUDA graph one query length for all requests, if it is more than 1."""
     tile_probe: bool = True
+    """The query tile depends on shared memory."""
+    bounds_partials: bool = True
+    """Partial states are reserved for the query rows that a tile can hold, not for each of its packed rows, and every
+    CUDA graph has a mask of its padding."""
+    fixed_uniform_q_len: bool = True
+    """The promise covers one query token too and holds for every replay, so that a graph whose query tiles exceed the
+    split budget is planned unsplit."""
+    routing: AutoRules | None = None
+    """When `backend=auto` leaves fa2; None where it never does."""
 
 
 def cache_bytes(kv: KvCache) -> int:
@@ -103,10 +113,10 @@ def key_tile(query_rows: int, geo: Geometry, kv: KvCache, gpu: Gpu) -> int:
 
 
 def decode_registers(head_dim: int, group: int, element_bytes: int) -> int:
-    """Registers of a CUDA-core decode thread; head dims that were not compiled take the nearest that was."""
+    """Registers of a CUDA-core decode thread; head dims and groups that were not compiled take the nearest that was."""
     size = 1 if element_bytes == 1 else 2
     nearest = min((64, 128, 256), key=lambda d: abs(d - head_dim))
-    return _DECODE_REGISTERS[size, nearest][_GROUPS.index(group)]
+    return _DECODE_REGISTERS[size, nearest][_GROUPS.index(min(group, _GROUPS[-1]))]
 
 
 def blocks_per_sm(threads: int, smem_bytes: int, registers: int, gpu: Gpu) -> int:

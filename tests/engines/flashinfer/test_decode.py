@@ -32,7 +32,7 @@ def plan(geo, batch, page_size=16, gpu=H100, version="", **options):
     ],
 )
 def test_plan_values_of_the_tensor_core_planner(geo, batch, context, page_size, chunk_keys, chunks, blocks):
-    """cases.md 28 (scheduler.cuh, H100): chunk, chunks per request and blocks; 17 requests are not split."""
+    """scheduler.cuh on an H100: chunk, chunks per request and blocks; 17 requests are not split."""
     found = plan(geo, dc.Batch.uniform(batch, context), page_size)
     assert found.detail.kv_chunk_tokens == chunk_keys
     assert found.splits.requested == (chunks,) * batch
@@ -41,7 +41,7 @@ def test_plan_values_of_the_tensor_core_planner(geo, batch, context, page_size, 
 
 
 def test_the_window_shortens_the_plan_before_chunks_are_chosen():
-    """cases.md 64 (FlashInfer #4825): window_left 1023 plans 1039 keys in chunks of 128: 9, of which 8 own keys."""
+    """FlashInfer #4825: window_left 1023 plans 1039 keys in chunks of 128: 9, of which 8 own keys."""
     geo = dc.Geometry(32, 8, 128, window=1024)
     found = plan(geo, dc.Batch([20000]))
     assert found.detail.kv_chunk_tokens == 128
@@ -52,7 +52,7 @@ def test_the_window_shortens_the_plan_before_chunks_are_chosen():
 
 
 def test_before_the_clamp_chunks_cover_the_whole_length_and_most_see_nothing():
-    """cases.md 64: version 0.3.1 cuts all 20000 keys; only chunks that touch the window have work."""
+    """version 0.3.1 cuts all 20000 keys; only chunks that touch the window have work."""
     geo = dc.Geometry(32, 8, 128, window=1024)
     found = plan(geo, dc.Batch([20000]), version="@0.3.1")
     assert sum(end - start for start, end in found.splits.keys[0]) == 20000
@@ -61,7 +61,7 @@ def test_before_the_clamp_chunks_cover_the_whole_length_and_most_see_nothing():
 
 
 def test_output_depends_on_the_batch_unless_the_split_size_is_fixed():
-    """cases.md 91 (FlashInfer #1675): the chunk of one request changes with its neighbours; a fixed size does not."""
+    """FlashInfer #1675: the chunk of one request changes with its neighbours; a fixed size does not."""
     alone, crowd = dc.Batch([32768]), dc.Batch([32768] + [4096] * 9)
     assert plan(LLAMA_8B, alone).splits.keys[0] != plan(LLAMA_8B, crowd).splits.keys[0]
     fixed = [plan(LLAMA_8B, b, fixed_split_size_pages=128) for b in (alone, crowd)]
@@ -71,7 +71,7 @@ def test_output_depends_on_the_batch_unless_the_split_size_is_fixed():
 
 
 def test_batch_invariant_vllm_costs_the_split():
-    """cases.md 95: disable_split_kv leaves 8 blocks for 132 SMs, and wins over a fixed split size given with it."""
+    """disable_split_kv leaves 8 blocks for 132 SMs, and wins over a fixed split size given with it."""
     found = plan(LLAMA_8B, dc.Batch([32768]), disable_split_kv=True, fixed_split_size_pages=2048)
     assert (found.path, found.stage1.launched_blocks, found.determinism) == ("unsplit", 8, "invariant")
     assert found.scratch_bytes == 0
@@ -82,7 +82,69 @@ def test_a_cuda_graph_always_splits_on_a_padded_grid():
     found = plan(LLAMA_8B, dc.Batch([100]), cuda_graph=True)
     assert (found.path, found.stage1.grid, found.stage1.live_blocks) == ("split", (33, 1, 8), 8)
     assert "captured at 33" in found.gate("cuda_graph").reason
-    assert found.scratch_bytes == 33 * 16 * 32 * (128 + 1) * 4
+    assert found.scratch_bytes == (33 * 16 // 4) * 32 * (128 + 1) * 4
+
+
+@pytest.mark.parametrize(
+    ("version", "batch", "blocks", "split"),
+    [
+        ("0.7.2.post1", 33, 41, True),
+        ("0.7.4", 33, 33, True),
+        ("0.7.2.post1", 34, 42, True),
+        ("0.7.4", 34, 34, False),
+        ("0.7.2.post1", 64, 79, True),
+        ("0.7.4", 64, 64, False),
+    ],
+)
+def test_a_graph_beyond_the_split_budget_is_unsplit_since_0_7_4(version, batch, blocks, split):
+    """scheduler.cuh, fixed_uniform_q_len: 33 work items per KV head fit 132 SMs; more requests need no merge since."""
+    found = plan(LLAMA_8B, dc.Batch.uniform(batch, 8192), version=f"@{version}", cuda_graph=True)
+    assert found.stage1.grid == (blocks, 1, 8)
+    assert (found.is_split, found.scratch_bytes > 0) == (split, split)
+    assert ("planned unsplit" in found.gate("split").reason) is not split
+
+
+def test_eager_plans_of_0_7_differ_in_nothing():
+    """Only CUDA graphs changed between 0.7.2 and 0.7.4: the same eager step has the same kernels and splits."""
+    old, new = (plan(LLAMA_8B, dc.Batch([5000, 70]), version=f"@{v}") for v in ("0.7.2.post1", "0.7.4"))
+    assert (old.kernels, old.splits, old.scratch_bytes) == (new.kernels, new.splits, new.scratch_bytes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "resolved"),
+    [
+        ("0.7.4", "0.7.4"),
+        ("0.7.2.post1", "0.7.2.post1"),
+        ("0.7.2", "0.7.2.post1"),
+        ("0.7.1", "0.7.1"),
+        ("0.7.0.post1", "0.6.18"),
+        ("0.6.18.post1", "0.6.18"),
+        ("0.6.15.post1", "0.6.15"),
+    ],
+)
+def test_releases_resolve_to_the_rule_that_was_read_for_them(asked, resolved):
+    """Post releases belong to their base: the wheels' planners were compared file by file."""
+    assert POLICY.version(asked).name == resolved
+
+
+@pytest.mark.parametrize("asked", ["0.7.3", "0.7.5", "0.7.4.post1", "0.3.2", "0.1.0"])
+def test_a_release_that_nobody_read_has_no_plan(asked):
+    """A version between or beyond the covered ranges is an error with the known ones, never the nearest."""
+    with pytest.raises(dc.DecodecalcError, match=asked):
+        POLICY.version(asked)
+
+
+@pytest.mark.parametrize(("version", "compiled"), [("", True), ("@0.7.1", True), ("@0.7.0", False), ("@0.6.18", False)])
+def test_groups_of_sixteen_on_cuda_cores_came_with_0_7_1(version, compiled):
+    """utils.cuh, DISPATCH_GQA_GROUP_SIZE: 16 joined in 0.7.1; 7 and 12 are not compiled in any version."""
+    if compiled:
+        assert plan(dc.Geometry(128, 8, 128), dc.Batch([4096]), version=version, path="cuda_cores").is_split
+    else:
+        with pytest.raises(dc.GateError, match="groups of"):
+            plan(dc.Geometry(128, 8, 128), dc.Batch([4096]), version=version, path="cuda_cores")
+    for group in (7, 12):
+        with pytest.raises(dc.GateError, match="groups of"):
+            plan(dc.Geometry(8 * group, 8, 128), dc.Batch([4096]), version=version, path="cuda_cores")
 
 
 def test_the_graph_of_a_longer_fixed_batch_refuses_too_many_chunks():
@@ -139,6 +201,8 @@ def test_other_kernels_and_vendors_are_refused():
         plan(dc.Geometry(16, 1, 576, 512, mla=True), dc.Batch([100]))
     with pytest.raises(dc.GateError):
         plan(LLAMA_8B, dc.Batch([100]), gpu=dc.load_gpu("mi300x"))
+    with pytest.raises(dc.GateError, match=r"7\.5 and newer"):
+        plan(LLAMA_8B, dc.Batch([100]), gpu=H100.with_(compute_capability=(7, 0)))
     with pytest.raises(dc.GateError):
         plan(LLAMA_8B, dc.Batch([100]), version="@0.3.1", disable_split_kv=True)
 
@@ -193,7 +257,7 @@ def scenarios(draw):
     window = draw(st.none() | st.integers(1, 3000))
     geo = dc.Geometry(group * kv_heads, kv_heads, draw(st.sampled_from([64, 128, 256, 512])), window=window)
     options = {"cuda_graph": draw(st.booleans())}
-    if group in (1, 2, 3, 4, 8) and draw(st.booleans()):
+    if group in (1, 2, 3, 4, 8, 16) and draw(st.booleans()):
         options["path"] = "cuda_cores"
         q_len = 1
     else:
