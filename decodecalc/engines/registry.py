@@ -20,6 +20,7 @@ _MODULES = {
     "flash-attention-2": "decodecalc.engines.flash_attention.fa2",
     "flash-attention-3": "decodecalc.engines.flash_attention.fa3",
     "flashinfer": "decodecalc.engines.flashinfer.decode",
+    "flashinfer-mla": "decodecalc.engines.flashinfer.mla",
     "flashmla": "decodecalc.engines.flashmla.dense",
     "vllm-triton-mla": "decodecalc.engines.vllm.triton_mla",
     "paged-attention-v1": "decodecalc.engines.vllm.paged_attention",
@@ -33,7 +34,7 @@ _MODULES = {
 DEFAULT_ENGINE = "vllm-triton"
 # What an engine is for, where that is narrow: known without loading its module, so that `all` pays for those it can
 # use.
-_ONLY_MLA = ("flashmla", "vllm-triton-mla")
+_ONLY_MLA = ("flashinfer-mla", "flashmla", "vllm-triton-mla")
 _ONLY_AMD = ("rocm-paged", "aiter-unified")
 
 

@@ -23,7 +23,7 @@ from decodecalc.launch.plan import CLUSTER, MERGE_KERNEL, MERGES, LaunchPlan
 from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
-MLA_ONLY = ("flashmla", "vllm-triton-mla")
+MLA_ONLY = ("flashinfer-mla", "flashmla", "vllm-triton-mla")
 AMD_ONLY = ("aiter-unified", "rocm-paged")
 PAGES = {"flashmla": 64, "flash-attention-2": 256}
 # SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
