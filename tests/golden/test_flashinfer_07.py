@@ -44,6 +44,8 @@ def code_of(why):
         return "group_size_not_compiled_for_cuda_cores"
     if "padded batch size" in why:
         return "work_items_exceed_padded_batch_size"
+    if "requires kv_len" in why:
+        return "kv_shorter_than_q_len"
     if "q_len_per_req" in why:
         return "q_len_needs_tensor_cores"
     return "fixed_split_needs_tensor_cores" if "fixed_split_size" in why else f"no code for {why}"

@@ -42,7 +42,7 @@ _V072 = replace(
 )
 _V071 = replace(_V072, routing=None)
 _V0618 = replace(_V071, groups=(1, 2, 3, 4, 6, 8), bounds_partials=False)
-_V0617 = replace(_V0618, groups=(1, 2, 3, 4, 8), tile_probe=False)
+_V0617 = replace(_V0618, groups=(1, 2, 3, 4, 8), tile_probe=False, checks_lengths=False)
 _V0615 = replace(_V0617, uniform_q_len=False)
 _V0613 = replace(_V0615, wide_heads=False)
 _V031 = replace(_V0613, window_clamp=False, fixed_split=False)

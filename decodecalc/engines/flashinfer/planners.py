@@ -162,6 +162,14 @@ def tensor_core_launches(
     fixed, disabled, graph = options.fixed_split_size_pages, options.disable_split_kv, options.cuda_graph
     if not rules.fixed_split and (fixed is not None or disabled):
         raise GateError("flashinfer: fixed_split_size and disable_split_kv came with version 0.4.0", "no_fixed_split")
+    missing = np.where(batches.counts > 0, batches.q_lens - batches.seq_lens, 0)
+    holds = (batches.max_q_len <= 1) | (batches.largest(missing) <= 0) | (not rules.checks_lengths)
+    if not holds.any():
+        raise GateError(
+            f"flashinfer: a request has {at(batches.largest(missing), 0)} keys fewer than query tokens, and their keys "
+            "must be in the cache",
+            "kv_shorter_than_q_len",
+        )
     max_grid = TENSOR_CORE_BLOCKS_PER_SM * gpu.sm_count
     slots = max_grid // geo.kv_heads
     packed = batches.q_lens * geo.group
@@ -268,6 +276,14 @@ def tensor_core_launches(
                 ),
             ),
             _graph_gate(graph, items, padded),
+            GateArray(
+                name="keys_hold_queries",
+                passed=holds,
+                reason=lambda n: (
+                    f"{at(batches.max_q_len, n)} query tokens of a request, and its keys "
+                    + ("hold them" if at(holds, n) else "do not hold them: the wrapper refuses")
+                ),
+            ),
             GateArray(
                 name="fits_padded_grid",
                 passed=fits,

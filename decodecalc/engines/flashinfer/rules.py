@@ -52,6 +52,8 @@ class Rules:
     """The wrapper promises the planner of a CUDA graph one query length for all requests, if it is more than 1."""
     tile_probe: bool = True
     """The query tile depends on shared memory."""
+    checks_lengths: bool = True
+    """The wrapper refuses a request with fewer keys than its several query tokens."""
     bounds_partials: bool = True
     """Partial states are reserved for the query rows that a tile can hold, not for each of its packed rows, and every
     CUDA graph has a mask of its padding."""

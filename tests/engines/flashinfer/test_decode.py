@@ -186,6 +186,7 @@ def test_auto_is_sglangs_choice(geo, kv_dtype, kernel):
     [
         ({"path": "cuda_cores"}, dc.Batch([100], 2), "q_len_needs_tensor_cores"),
         ({"path": "cuda_cores", "fixed_split_size_pages": 4}, dc.Batch([100]), "fixed_split_needs_tensor_cores"),
+        ({}, dc.Batch([100, 3], 4), "kv_shorter_than_q_len"),
     ],
 )
 def test_what_the_wrapper_refuses(options, batch, code):
@@ -276,7 +277,7 @@ def scenarios(draw):
 def test_live_chunks_tile_the_visible_keys_exactly_once(scenario, seq_lens):
     """Every key from the first planned one to the last belongs to exactly one live chunk; counts match the ranges."""
     geo, kv, options, q_len = scenario
-    batch = dc.Batch([n + q_len for n in seq_lens] + [0], q_len)
+    batch = dc.Batch([n + q_len for n in seq_lens] + [0 if q_len == 1 else q_len], q_len)
     found = dc.plan("flashinfer", geo, batch, kv=kv, gpu=H100, **options)
     for r, length in enumerate(batch.seq_lens):
         ranges = found.splits.keys[r]
