@@ -22,6 +22,7 @@ _MODULES = {
     "flashinfer": "decodecalc.engines.flashinfer.decode",
     "flashinfer-mla": "decodecalc.engines.flashinfer.mla",
     "flashmla": "decodecalc.engines.flashmla.dense",
+    "flashmla-sparse": "decodecalc.engines.flashmla.sparse",
     "vllm-triton-mla": "decodecalc.engines.vllm.triton_mla",
     "paged-attention-v1": "decodecalc.engines.vllm.paged_attention",
     "paged-attention-v2": "decodecalc.engines.vllm.paged_attention",
@@ -34,7 +35,7 @@ _MODULES = {
 DEFAULT_ENGINE = "vllm-triton"
 # What an engine is for, where that is narrow: known without loading its module, so that `all` pays for those it can
 # use.
-_ONLY_MLA = ("flashinfer-mla", "flashmla", "vllm-triton-mla")
+_ONLY_MLA = ("flashinfer-mla", "flashmla", "flashmla-sparse", "vllm-triton-mla")
 _ONLY_AMD = ("rocm-paged", "aiter-unified")
 
 

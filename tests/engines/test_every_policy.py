@@ -23,15 +23,20 @@ from decodecalc.launch.plan import CLUSTER, MERGE_KERNEL, MERGES, LaunchPlan
 from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
-MLA_ONLY = ("flashinfer-mla", "flashmla", "vllm-triton-mla")
+MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "vllm-triton-mla")
 AMD_ONLY = ("aiter-unified", "rocm-paged")
 PAGES = {"flashmla": 64, "flash-attention-2": 256}
+FP8_CACHE = ("flashmla-sparse",)
 # SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
 KEYS_LEFT_OUT = {"sglang-triton": 1}
 
 # Work is dealt to the SMs in turn, so equal requests are cut in different places: a class of them has FlashMLA's most
 # splits, or those of the lean kernel's first request.
-DEALT = ("flash_fwd_splitkv_mla_kernel", "_lean_attention_decode_kernel")
+DEALT = (
+    "flash_fwd_splitkv_mla_kernel",
+    "flash_fwd_splitkv_mla_fp8_sparse_kernel",
+    "_lean_attention_decode_kernel",
+)
 
 every_version = pytest.mark.parametrize(("name", "version"), POLICIES, ids=[f"{n}@{v}" for n, v in POLICIES])
 quick = settings(
@@ -43,7 +48,7 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
     """Devices that the engine runs on."""
     if name in AMD_ONLY:
         names = ["mi300x", "mi355x", "mi308x"]
-    elif name == "flashmla":
+    elif name in ("flashmla", "flashmla-sparse"):
         names = ["h100-sxm", "h200-sxm", "h20"]
     elif name == "sglang-triton":
         names = ["h100-sxm", "a100-sxm", "mi300x", "mi355x"]
@@ -68,8 +73,8 @@ def steps(draw: st.DrawFn, name: str, windows: bool = True, max_q_len: int = 3) 
 
 
 def cache(name: str) -> KvCache:
-    """bf16 with a page that the engine takes."""
-    return KvCache(page_size=PAGES.get(name, 16))
+    """bf16, or fp8 where the engine takes nothing else, with a page that the engine takes."""
+    return KvCache(dtype="fp8" if name in FP8_CACHE else "bf16", page_size=PAGES.get(name, 16))
 
 
 def plan(name: str, version: str, geo: Geometry, batch: Batch, gpu: Gpu) -> LaunchPlan:

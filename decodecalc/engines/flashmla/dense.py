@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.flashmla.walk import BLOCK_KEYS, OVERHEAD_BLOCKS, Pieces, SmPart, deal, deal_one
+from decodecalc.engines.flashmla.schedule import schedule
+from decodecalc.engines.flashmla.walk import BLOCK_KEYS, OVERHEAD_BLOCKS, SmPart
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
-from decodecalc.launch.plan import KeyRange
 from decodecalc.launch.policy import Policy, PolicyVersion
 
 if TYPE_CHECKING:
@@ -120,55 +120,54 @@ class FlashMla(Policy):
         m_blocks = cdiv(rows, BLOCK_ROWS)
         parts = np.maximum(gpu.sm_count // geo.kv_heads // m_blocks, 1)
         has_keys = batches.seq_lens > 0
-        blocks = np.where(has_keys, cdiv(batches.seq_lens, BLOCK_KEYS), rules.empty_blocks)
-        total = batches.total(blocks + OVERHEAD_BLOCKS)
-        payload = np.maximum(cdiv(total, parts) + OVERHEAD_BLOCKS, rules.least_payload)
-        sm_parts = None
-        if batches.n == 1:
-            sm_parts = deal_one(blocks[0], batches.counts[0], batches.seq_lens[0], payload.item(), parts.item())
-            pieces = _pieces_of(sm_parts, batches.counts)
-        else:
-            pieces = _deal_unique(blocks, batches.counts, payload, parts)
-        is_split = pieces.most.max(axis=1) > 1
+        found = schedule(
+            keys=batches.seq_lens,
+            counts=batches.counts,
+            parts=parts,
+            least_payload=rules.least_payload,
+            empty_blocks=rules.empty_blocks,
+        )
+        payload, total, pieces, is_split = found.payload, found.total, found.pieces, found.is_split
         columns = (m_blocks * geo.kv_heads)[:, None]
         smem = 4 * (rules.words_per_request * batches.batch + 1)
         state_rows = (batches.batch + parts) * geo.q_heads * batches.max_q_len
         return Launches(
             is_split=is_split,
             kernels=(
-                KernelArray("get_mla_metadata_kernel", "scheduler", (1, 1, 1), 32, 1),
                 KernelArray(
-                    "flash_fwd_splitkv_mla_kernel",
-                    "stage1",
-                    (m_blocks, geo.kv_heads, parts),
-                    256,
-                    m_blocks * geo.kv_heads * pieces.used_parts,
-                    BLOCK_KEYS,
+                    name="get_mla_metadata_kernel", role="scheduler", grid=(1, 1, 1), threads=32, live_blocks=1
                 ),
                 KernelArray(
-                    "flash_fwd_mla_combine_kernel",
-                    "merge",
-                    _combine_grid(rules.combine_axes, geo, batches),
-                    COMBINE_HEADS * 32,
-                    pieces.split_requests * batches.max_q_len * cdiv(geo.q_heads, COMBINE_HEADS),
+                    name="flash_fwd_splitkv_mla_kernel",
+                    role="stage1",
+                    grid=(m_blocks, geo.kv_heads, parts),
+                    threads=256,
+                    live_blocks=m_blocks * geo.kv_heads * pieces.used_parts,
+                    tile_keys=BLOCK_KEYS,
+                ),
+                KernelArray(
+                    name="flash_fwd_mla_combine_kernel",
+                    role="merge",
+                    grid=_combine_grid(rules.combine_axes, geo, batches),
+                    threads=COMBINE_HEADS * 32,
+                    live_blocks=pieces.split_requests * batches.max_q_len * cdiv(geo.q_heads, COMBINE_HEADS),
                 ),
             ),
-            requested=pieces.most,
+            requested=found.requested,
             launched=parts,
-            live=np.where(has_keys, pieces.most, 0),
-            split_keys=np.minimum(np.maximum(blocks, 1), np.maximum(payload - OVERHEAD_BLOCKS, 1)[:, None])
-            * BLOCK_KEYS,
-            blocks_per_split=np.broadcast_to(columns, blocks.shape),
+            live=found.live,
+            split_keys=found.split_keys,
+            blocks_per_split=np.broadcast_to(columns, found.blocks.shape),
             unsplit_blocks=batches.total(columns * has_keys),
             tile_keys=BLOCK_KEYS,
             block_rows=BLOCK_ROWS,
             live_rows=np.minimum(rows, BLOCK_ROWS),
             state_values=V_DIM + 1,
-            partial_splits=np.where(has_keys & (pieces.most > 1), pieces.most, 0),
+            partial_splits=found.partial_splits,
             shared_slots=True,
             scratch_bytes=state_rows * (V_DIM + 1) * 4,
             determinism="batch-dependent",
-            detail=FlashMlaDetail(parts, payload, total, pieces.used_parts, pieces.most, sm_parts),
+            detail=FlashMlaDetail(parts, payload, total, pieces.used_parts, pieces.most, found.sm_parts),
             gates=(
                 GateArray(
                     "split",
@@ -197,11 +196,7 @@ class FlashMla(Policy):
                     lambda n: "valid for these lengths only: a step with others needs its own (vLLM #21691, #36611)",
                 ),
             ),
-            key_ranges=lambda n: _key_ranges(
-                batches,
-                sm_parts or deal_one(blocks[n], batches.counts[n], batches.seq_lens[n], at(payload, n), at(parts, n)),
-                n,
-            ),
+            key_ranges=found.key_ranges,
         )
 
 
@@ -234,39 +229,6 @@ def _combine_grid(axes: str, geo: Geometry, batches: Batches) -> tuple[Any, Any,
     if axes == "tokens":
         return batches.batch, batches.max_q_len, heads
     return batches.batch, cdiv(geo.q_heads * batches.max_q_len, COMBINE_HEADS), 1
-
-
-def _deal_unique(blocks: Any, counts: Any, payload: Any, parts: Any) -> Pieces:
-    """`deal` on the distinct steps of a sweep: contexts of the same number of blocks are one."""
-    if len(blocks) == 1 or blocks.shape[1] > 1:
-        return deal(blocks, counts, payload, parts)
-    keys = (blocks[:, 0] * (counts.max() + 1) + counts[:, 0]) * (parts.max() + 1) + parts
-    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
-    found, back = deal(blocks[first], counts[first], payload[first], parts[first]), back.reshape(-1)
-    return Pieces(found.most[back], found.used_parts[back], found.split_requests[back])
-
-
-def _pieces_of(sm_parts: tuple[SmPart, ...], counts: Any) -> Pieces:
-    """The same counts from the parts of a single step, where requests of a class are told apart."""
-    splits = np.zeros(counts.sum(), dtype=np.int64)
-    for part in sm_parts:
-        splits[part.begin_req_idx : part.end_req_idx + 1] += 1
-    ends = np.cumsum(counts[0])
-    most = [splits[end - n : end].max(initial=0) for end, n in zip(ends, counts[0])]
-    return Pieces(np.array([most]), np.array([len(sm_parts)]), np.array([(splits > 1).sum()]))
-
-
-def _key_ranges(batches: Batches, sm_parts: tuple[SmPart, ...], n: int) -> list[list[KeyRange]]:
-    """Key ranges of every request of step n, equal requests one after another."""
-    lens = np.repeat(batches.seq_lens[n], batches.counts[n]).tolist()
-    ranges: list[list[KeyRange]] = [[] for _ in lens]
-    for part in sm_parts:
-        for r in range(part.begin_req_idx, part.end_req_idx + 1):
-            start = part.begin_block_idx * BLOCK_KEYS if r == part.begin_req_idx else 0
-            end = min(part.end_block_idx * BLOCK_KEYS, lens[r]) if r == part.end_req_idx else lens[r]
-            if start < end:
-                ranges[r].append((start, end))
-    return ranges
 
 
 POLICY = FlashMla()

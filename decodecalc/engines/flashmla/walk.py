@@ -62,7 +62,7 @@ class _Walk:
         for name, value in vars(self).items():
             setattr(self, name, value[which])
 
-    def turn(self, remain: IntArray) -> IntArray:
+    def turn(self, remain: IntArray, overhead: int) -> IntArray:
         """Give every part what it can take of the current class; what remains where the class is used up, else 0."""
         spare = remain - (self.cost - self.block)
         fits = (spare >= 0) & (self.left > 0)
@@ -73,16 +73,18 @@ class _Walk:
         np.maximum(self.most, np.where(fits, self.split + 1, 0), out=self.most)
         self.cut_requests += fits & (self.split > 0)
         more = self.left > 0
-        cut = np.where(more, np.maximum(remain - OVERHEAD_BLOCKS, 0), 0)
+        cut = np.where(more, np.maximum(remain - overhead, 0), 0)
         self.block = np.where(fits, cut, self.block + cut)
         self.split = np.where(fits, 0, self.split) + (cut > 0)
         return np.where(more, 0, remain)
 
 
-def deal(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray) -> Pieces:
-    """Deal every step. blocks, counts [N, R]; payload, parts [N]."""
-    starts = range(0, len(blocks), CHUNK_STEPS)
-    found = [_deal(*(a[i : i + CHUNK_STEPS] for a in (blocks, counts, payload, parts))) for i in starts]
+def deal(
+    blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray, overhead: int = OVERHEAD_BLOCKS
+) -> Pieces:
+    """Deal every step. blocks, counts [N, R]; payload, parts [N]; overhead: blocks that starting a request costs."""
+    chunks = [slice(i, i + CHUNK_STEPS) for i in range(0, len(blocks), CHUNK_STEPS)]
+    found = [_deal(blocks[c], counts[c], payload[c], parts[c], overhead) for c in chunks]
     if len(found) == 1:
         return found[0]
     return Pieces(
@@ -92,17 +94,17 @@ def deal(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray)
     )
 
 
-def _deal(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray) -> Pieces:
+def _deal(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray, overhead: int) -> Pieces:
     n, classes = blocks.shape
     most = np.zeros_like(blocks)
     used, cut_requests = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     marks: list[tuple[int, int, int]] = []
     walk = _Walk(
-        np.arange(n), payload, parts, np.zeros(n, dtype=np.int64), blocks[:, 0] + OVERHEAD_BLOCKS, counts[:, 0].copy(),
+        np.arange(n), payload, parts, np.zeros(n, dtype=np.int64), blocks[:, 0] + overhead, counts[:, 0].copy(),
         *(np.zeros(n, dtype=np.int64) for _ in range(5)),
     )  # fmt: skip
     for part in range(int(parts.max())):
-        _next_class(walk, blocks, counts, most)
+        _next_class(walk, blocks, counts, most, overhead)
         going = (walk.left > 0) & (walk.parts > part)
         if part % 8 == 0 or n == 1:
             _store(walk, most, cut_requests)
@@ -113,10 +115,10 @@ def _deal(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray
         used[walk.step] += going
         if n == 1:
             marks.append((int(walk.request[0]), int(walk.block[0]), int(walk.split[0])))
-        remain = walk.turn(np.where(going, walk.payload, 0))
+        remain = walk.turn(np.where(going, walk.payload, 0), overhead)
         while classes > 1 and remain.any():
-            _next_class(walk, blocks, counts, most)
-            remain = walk.turn(np.where(walk.left > 0, remain, 0))
+            _next_class(walk, blocks, counts, most, overhead)
+            remain = walk.turn(np.where(walk.left > 0, remain, 0), overhead)
     _store(walk, most, cut_requests)
     return Pieces(most, used, cut_requests, tuple(marks))
 
@@ -126,7 +128,7 @@ def _store(walk: _Walk, most: IntArray, cut_requests: IntArray) -> None:
     cut_requests[walk.step] = walk.cut_requests
 
 
-def _next_class(walk: _Walk, blocks: IntArray, counts: IntArray, most: IntArray) -> None:
+def _next_class(walk: _Walk, blocks: IntArray, counts: IntArray, most: IntArray, overhead: int) -> None:
     """Move on to the next class that has requests, where the current one is used up."""
     last = counts.shape[1] - 1
     while True:
@@ -137,15 +139,22 @@ def _next_class(walk: _Walk, blocks: IntArray, counts: IntArray, most: IntArray)
         most[steps, walk.klass[over]] = np.maximum(most[steps, walk.klass[over]], walk.most[over])
         walk.most[over] = 0
         walk.klass[over] += 1
-        walk.cost[over] = blocks[steps, walk.klass[over]] + OVERHEAD_BLOCKS
+        walk.cost[over] = blocks[steps, walk.klass[over]] + overhead
         walk.left[over] = counts[steps, walk.klass[over]]
 
 
-def deal_one(blocks: IntArray, counts: IntArray, seq_lens: IntArray, payload: int, parts: int) -> tuple[SmPart, ...]:
+def deal_one(
+    blocks: IntArray,
+    counts: IntArray,
+    seq_lens: IntArray,
+    payload: int,
+    parts: int,
+    overhead: int = OVERHEAD_BLOCKS,
+) -> tuple[SmPart, ...]:
     """The parts of one step that have work. blocks, counts, seq_lens [R]."""
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))  # runs of equal requests are one class
     runs, run_counts = blocks[starts], np.add.reduceat(counts, starts)
-    marks = deal(runs[None], run_counts[None], np.array([payload]), np.array([parts])).marks
+    marks = deal(runs[None], run_counts[None], np.array([payload]), np.array([parts]), overhead).marks
     lens, sizes = np.repeat(seq_lens, counts).tolist(), np.repeat(blocks, counts).tolist()
     found = []
     for (request, block, split), (next_request, next_block, _) in zip(marks, [*marks[1:], (len(lens), 0, 0)]):
