@@ -23,6 +23,7 @@ _MODULES = {
     "flashinfer-mla": "decodecalc.engines.flashinfer.mla",
     "flashmla": "decodecalc.engines.flashmla.dense",
     "flashmla-sparse": "decodecalc.engines.flashmla.sparse",
+    "cutlass-mla": "decodecalc.engines.cutlass.mla",
     "vllm-triton-mla": "decodecalc.engines.vllm.triton_mla",
     "paged-attention-v1": "decodecalc.engines.vllm.paged_attention",
     "paged-attention-v2": "decodecalc.engines.vllm.paged_attention",
@@ -35,7 +36,7 @@ _MODULES = {
 DEFAULT_ENGINE = "vllm-triton"
 # What an engine is for, where that is narrow: known without loading its module, so that `all` pays for those it can
 # use.
-_ONLY_MLA = ("flashinfer-mla", "flashmla", "flashmla-sparse", "vllm-triton-mla")
+_ONLY_MLA = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla")
 _ONLY_AMD = ("rocm-paged", "aiter-unified")
 
 

@@ -23,7 +23,7 @@ from decodecalc.launch.plan import CLUSTER, MERGE_KERNEL, MERGES, LaunchPlan
 from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
-MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "vllm-triton-mla")
+MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla")
 AMD_ONLY = ("aiter-unified", "rocm-paged")
 PAGES = {"flashmla": 64, "flash-attention-2": 256}
 FP8_CACHE = ("flashmla-sparse",)
@@ -48,6 +48,8 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
     """Devices that the engine runs on."""
     if name in AMD_ONLY:
         names = ["mi300x", "mi355x", "mi308x"]
+    elif name in ("flash-attention-4", "cutlass-mla"):
+        names = ["b200-sxm", "gb200", "b300-sxm"]
     elif name in ("flashmla", "flashmla-sparse"):
         names = ["h100-sxm", "h200-sxm", "h20"]
     elif name == "sglang-triton":
