@@ -19,6 +19,7 @@ _MODULES = {
     "sglang-triton": "decodecalc.engines.sglang.triton",
     "flash-attention-2": "decodecalc.engines.flash_attention.fa2",
     "flash-attention-3": "decodecalc.engines.flash_attention.fa3",
+    "flash-attention-4": "decodecalc.engines.flash_attention.fa4",
     "flashinfer": "decodecalc.engines.flashinfer.decode",
     "flashinfer-mla": "decodecalc.engines.flashinfer.mla",
     "flashmla": "decodecalc.engines.flashmla.dense",
