@@ -26,6 +26,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNT, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -220,6 +221,11 @@ class FlashAttention2(Policy):
     )
     options_type = FlashAttention2Options
     split_flag = "num_splits"
+    traits = Traits(
+        split_setting=SplitSetting("num_splits={splits}", "num_splits_arg"),
+        invariant_option=("batch_invariant", True),
+        partition=Partition(rule=COUNT),
+    )
     rule = (
         "One query token, a group, no window, no ALiBi: the group becomes query rows (heads = kv_heads, rows = group). "
         "m = B x heads x ceil(rows / 64) blocks against P = 2 x SMs slots; n = ceil(seqlen_k / block_n), block_n 256, "

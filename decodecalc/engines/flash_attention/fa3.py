@@ -35,6 +35,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNTS, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -395,6 +396,12 @@ class FlashAttention3(Policy):
     )
     options_type = FlashAttention3Options
     split_flag = "num_splits"
+    traits = Traits(
+        server_names=("fa3",),
+        split_setting=SplitSetting("num_splits={splits}", "num_splits_arg"),
+        invariant_option=("batch_invariant", True),
+        partition=Partition(rule=COUNTS),
+    )
     rule = (
         "m = B' x kv_heads x ceil(q x group / block_m) tiles; B' = 1 when per-request lengths are passed, else B. n = "
         "ceil(keys / block_n); with a window only its keys + block_m. m >= 0.8 SMs: 1 split (more for a KV head over "

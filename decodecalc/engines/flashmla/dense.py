@@ -29,6 +29,7 @@ from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import IRREGULAR, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -109,6 +110,7 @@ class FlashMla(Policy):
         "parts = max(SMs // kv_heads // ceil(q * group / 64), 1); payload = ceil(sum(ceil(L / 64) + 5) / parts) + 5 "
         "blocks; requests are dealt to the parts in order, a request costs its remaining blocks + 5"
     )
+    traits = Traits(server_names=("FLASHMLA", "flashmla"), partition=Partition(rule=IRREGULAR))
 
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
