@@ -663,7 +663,8 @@ def _grid(c: Call, f: _Forward, flags: _Flags) -> grids.Grid:
 
 def _mla_grid(c: Call, f: _Forward, w: grids.Work, clc: Any) -> grids.Grid:
     """Grids of the MLA kernels. Where every tile is one token, packed queries are one flat request."""
-    one_token = f.name == mla.SINGLE_KB64 or c.sparse_topk is not None or (f.name == mla.PAIRS and c.q_heads == 128)
+    full_tile = c.q_heads == 128 * c.kv_heads and bool(c.pack_gqa.all())
+    one_token = f.name == mla.SINGLE_KB64 or c.sparse_topk is not None or (f.name == mla.PAIRS and full_tile)
     if c.varlen and not one_token:
         return grids.varlen(w)
     if c.varlen:

@@ -146,7 +146,7 @@ class FlashMlaSparse(Policy):
             "2026-04-29",
             "deepseek-ai/FlashMLA@9241ae3 csrc/api/sparse_decode.h, get_decoding_sched_meta.cu; dense fp8: "
             "vllm-project/FlashMLA@46d64a8 csrc/extension/sm90/dense_fp8",
-            ("2026-01-16", "2026-04-29"),
+            ("2026-04-29", "2026-04-29"),
             note="vLLM 0.33 bundles a later build of its fork, of which only the binary could be had",
         ),
     )
