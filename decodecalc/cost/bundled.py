@@ -96,14 +96,19 @@ class Bundled(Policy):
             is_split=is_split,
             kernels=(
                 KernelArray(
-                    "stage1_kernel", "stage1", grid, _threads(cut.warps), batches.total(columns * live), cut.tile
+                    name="stage1_kernel",
+                    role="stage1",
+                    grid=grid,
+                    threads=_threads(cut.warps),
+                    live_blocks=batches.total(columns * live),
+                    tile_keys=cut.tile,
                 ),
                 KernelArray(
-                    "merge_kernel",
-                    "merge",
-                    merge_grid,
-                    _threads(merge.warps),
-                    batches.total(cdiv(batches.q_lens * geo.q_heads, merge.rows[:, None])) * dim_blocks,
+                    name="merge_kernel",
+                    role="merge",
+                    grid=merge_grid,
+                    threads=_threads(merge.warps),
+                    live_blocks=batches.total(cdiv(batches.q_lens * geo.q_heads, merge.rows[:, None])) * dim_blocks,
                     when=is_split,
                 ),
             ),

@@ -93,7 +93,9 @@ def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int,
     return replace(
         found,
         kernels=(
-            KernelArray("stage1_kernel", "stage1", grid, None, None, tile_keys),
+            KernelArray(
+                name="stage1_kernel", role="stage1", grid=grid, threads=None, live_blocks=None, tile_keys=tile_keys
+            ),
             *(kernel for kernel in found.kernels if kernel.role == "merge"),
         ),
         blocks_per_split=geo.kv_heads * row_blocks,

@@ -20,6 +20,8 @@ from decodecalc.intmath import IntArray
 from decodecalc.launch.plan import MERGE_KERNEL, KeyRange
 
 BoolArray = npt.NDArray[np.bool_]
+ROLES = ("stage1", "merge", "scheduler")
+DETERMINISM = ("invariant", "fixed size", "fixed count", "batch-dependent")
 
 
 @dataclass(frozen=True)
@@ -94,24 +96,34 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class GateArray:
-    """One condition over the whole array. `passed` is bool or bool [N]; `reason(n)` words it for step n, on demand."""
+    """One condition over the whole array."""
 
     name: str
+    """The gate's code, in snake case."""
     passed: Any
+    """bool or bool [N]: whether the condition lets the step through."""
     reason: Callable[[int], str]
+    """`reason(n)` words the outcome of step n; it is called only where somebody reads it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelArray:
-    """One kernel over the whole array; every entry is a number or an [N] array. It is launched where `when` is true."""
+    """One kernel over the whole array. Every entry is a number or an [N] array."""
 
     name: str
+    """The kernel's own name, as a profiler shows it without its template arguments."""
     role: str
+    """`stage1`, `merge` or `scheduler`."""
     grid: tuple[Any, ...]
+    """Extents of the launch grid, x first."""
     threads: int | None
+    """Threads of a block; None where the source does not fix them."""
     live_blocks: Any
+    """Blocks that do work; the rest of the grid returns at once. None where nobody asks."""
     tile_keys: Any = None
+    """Keys that one iteration of the loop loads, for stage 1."""
     when: Any = True
+    """bool or bool [N]: the steps that launch the kernel."""
 
     @property
     def launched_blocks(self) -> Any:
@@ -122,47 +134,107 @@ class KernelArray:
         return blocks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """What a policy launches for every step of a `Batches`. Shapes: [N] or [N, R], or a plain number for all.
+    """What a policy launches for every step of a `Batches`.
 
-    is_split [N]: the split path runs. requested, live, working, split_keys, first_key, blocks_per_split, keys_read
-    [N, R] and launched [N] as in LaunchPlan; split r,i owns keys [first_key + i*split_keys, …) up to the request's end.
-    `key_ranges(n)` overrides that regular partition where a policy's is irregular (FlashMLA).
-    interleave_keys [N]: None where splits are contiguous; else the keys of one tile (0 in steps whose splits are
-    contiguous), and split r,i owns the tiles i, i + live, i + 2*live, … counted from first_key; split_keys is then the
-    most keys that a split owns.
-    path_names: (unsplit, split). merge_in [N]: where a split step combines its partial states, one of `MERGES`.
-    partial_splits [N, R]: live splits that write a partial state to memory, where some write final output instead or
-    hand it on in shared memory (None: all of them on the split path). shared_slots: `launched` counts slots of the
-    whole batch (FlashMLA's SM parts, FlashInfer's work items), not splits of each request.
+    Shapes: N steps of R request classes; a field is [N] or [N, R] as its text says, or a plain number for all.
+    `check` says whether the parts agree with each other.
     """
 
     is_split: Any
+    """[N]: whether the split path runs."""
     kernels: tuple[KernelArray, ...]
+    """Every kernel that some step launches."""
     requested: Any
+    """[N, R]: splits that the rule asked for."""
     launched: Any
+    """[N]: the grid's split extent."""
     live: Any
+    """[N, R]: splits that own keys."""
     split_keys: Any
+    """[N, R]: keys of a split; split i owns the keys from first_key + i * split_keys up to the request's end."""
     blocks_per_split: Any
+    """[N, R]: stage-1 blocks that walk each live split, over all KV heads and query tiles."""
     tile_keys: Any
+    """[N]: keys of a tile."""
     block_rows: Any
+    """[N]: query rows of a stage-1 tile."""
     live_rows: Any
+    """[N]: rows of a tile that hold a query."""
     state_values: int
+    """fp32 numbers of one partial state of one (query token, query head, split)."""
     scratch_bytes: Any
+    """[N]: partial-state buffers that the engine allocates."""
     determinism: str
+    """Where split boundaries come from: `invariant`, `fixed size`, `fixed count` or `batch-dependent`."""
     gates: tuple[GateArray, ...] = ()
+    """Named conditions with their outcomes."""
     working: Any = None
+    """[N, R]: live splits with a tile inside the window; None: all of them."""
     keys_read: Any = None
+    """[N, R]: keys that each block column of a request loads; None: all."""
     first_key: Any = 0
+    """[N, R]: where the first split begins."""
     unsplit_blocks: Any = None
+    """[N]: blocks with work if nothing were split; None: from blocks_per_split."""
     detail: Any = None
+    """The engine's own quantities, a dataclass of numbers, [N] and [N, R] arrays."""
     path_names: tuple[str, str] = ("unsplit", "split")
+    """What the two paths are called."""
     key_ranges: Callable[[int], Sequence[list[KeyRange]]] | None = None
+    """`key_ranges(n)` replaces the regular partition where a policy's is irregular (work lists)."""
     partial_splits: Any = None
+    """[N, R]: splits whose partial state goes through memory; None: the live ones of split steps. Fewer splits do that
+    where some write final output, or hand their state on in shared memory."""
     shared_slots: bool = False
+    """`launched` counts slots of the whole batch, which the requests share, not splits of each request."""
     interleave_keys: Any = None
+    """[N]: None where splits are contiguous; else the keys of one tile (0 in steps whose splits are contiguous), and
+    split i owns the tiles i, i + live, i + 2 * live, … from first_key on; split_keys is then the most that one owns."""
     merge_in: Any = MERGE_KERNEL
+    """[N]: where a split step combines its partial states, one of `MERGES`."""
+
+    def check(self, batches: Batches) -> None:
+        """AssertionError when parts of the launch contradict each other; it names the first contradiction.
+
+        Live splits tile each request's keys, no count exceeds the one it is part of, live blocks fit their grids, and a
+        merge kernel runs exactly where split steps say that a kernel merges.
+        """
+        shape = batches.seq_lens.shape
+
+        def of(value: Any) -> Any:
+            value = np.asarray(value)
+            return np.broadcast_to(value[:, None] if value.ndim == 1 else value, shape)
+
+        def agree(condition: Any, text: str) -> None:
+            if not np.all(condition):
+                raise AssertionError(text)
+
+        split, live = of(self.is_split), of(self.live)
+        active = (batches.counts > 0) & (live > 0)
+        agree(self.determinism in DETERMINISM, f"determinism {self.determinism!r} is none of {DETERMINISM}")
+        agree(self.shared_slots or np.all(live <= np.maximum(of(self.launched), 1)), "more live splits than launched")
+        agree(of(self.live if self.working is None else self.working) <= live, "more working splits than live")
+        agree(split | (live <= 1), "an unsplit step has more than one live split")
+        if self.key_ranges is None:
+            keys, size = batches.seq_lens - of(self.first_key), of(self.split_keys)
+            tiled = of(self.interleave_keys or 0) > 0 if self.interleave_keys is not None else np.zeros(shape, bool)
+            agree(~active | (live * size >= keys), "the live splits do not reach the end of the keys")
+            agree(
+                ~active | tiled | ((live - 1) * size < np.maximum(keys, 1)), "a live split begins behind the last key"
+            )
+        merges = np.zeros(batches.n, bool)
+        for kernel in self.kernels:
+            agree(kernel.role in ROLES, f"kernel role {kernel.role!r} is none of {ROLES}")
+            when = np.broadcast_to(np.asarray(kernel.when, dtype=bool), (batches.n,))
+            if kernel.live_blocks is not None:
+                fits = np.asarray(kernel.live_blocks) <= np.asarray(kernel.launched_blocks)
+                agree(~when | fits, f"{kernel.name}: more live blocks than launched")
+            merges |= when & (kernel.role == "merge")
+        wanted = np.broadcast_to(np.asarray(self.is_split, dtype=bool), (batches.n,))
+        by_kernel = np.broadcast_to(np.asarray(self.merge_in) == MERGE_KERNEL, (batches.n,))
+        agree(~wanted | (merges == by_kernel), "a merge kernel runs where none merges, or the reverse")
 
     def interleave_at(self, n: int) -> int | None:
         """Keys of the tiles that step n deals to its splits in turn; None where its splits are contiguous."""

@@ -90,6 +90,8 @@ class Policy:
         )
         step = Batches.single(batch)
         found = self.launches(geo, step, kv, gpu, opts, chosen)
+        if __debug__:
+            found.check(step)
         return self._plan_at(found, step, geo, batch, kv, gpu, opts, chosen)
 
     def _plan_at(

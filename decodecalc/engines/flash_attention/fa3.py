@@ -483,7 +483,16 @@ class FlashAttention3(Policy):
         busy = np.where(persistent, np.minimum(live_tiles, c.sms), live_tiles)
         main_name = "FlashAttnFwdSm90" if c.arch >= 90 else "FlashAttnFwdSm80"
         stage1 = tuple(
-            KernelArray(main_name, "stage1", grid, int(t), busy, block_n, threads == t) for t in distinct(threads)
+            KernelArray(
+                name=main_name,
+                role="stage1",
+                grid=grid,
+                threads=int(t),
+                live_blocks=busy,
+                tile_keys=block_n,
+                when=threads == t,
+            )
+            for t in distinct(threads)
         )
         state_tokens = batches.query_tokens if options.cu_seqlens_q else batches.batch * c.q_len
         combined = (splits > 1) & is_split[:, None]
@@ -547,7 +556,13 @@ def _scheduler(batches: Batches) -> KernelArray:
     warps = min(int(next_power_of_2(cdiv(int(batches.batch.max()), 31))), 32)
     blocks = cdiv(batches.batch, BATCHES_PER_BLOCK)
     threads = 32 * warps if batches.n == 1 else None
-    return KernelArray("prepare_varlen_num_blocks_kernel", "scheduler", (blocks, 1, 1), threads, blocks)
+    return KernelArray(
+        name="prepare_varlen_num_blocks_kernel",
+        role="scheduler",
+        grid=(blocks, 1, 1),
+        threads=threads,
+        live_blocks=blocks,
+    )
 
 
 def _combine(
@@ -571,7 +586,9 @@ def _combine(
     else:
         grid = dense
     live = batches.total(cdiv(tokens * geo.q_heads, rows) * combined) * columns
-    return KernelArray("FlashAttnFwdCombine", "merge", grid, 256, live, when=is_split)
+    return KernelArray(
+        name="FlashAttnFwdCombine", role="merge", grid=grid, threads=256, live_blocks=live, when=is_split
+    )
 
 
 def _determinism(given: int, varlen: bool) -> str:

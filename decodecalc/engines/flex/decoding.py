@@ -286,12 +286,33 @@ class FlexDecoding(Policy):
         return Launches(
             is_split=use_decode,
             kernels=(
-                KernelArray("flex_decoding", "stage1", grid, decode_threads, live_blocks, block_n, use_decode),
                 KernelArray(
-                    "flex_attention", "stage1", unsplit_grid, unsplit_threads, live_blocks, block_n, ~use_decode
+                    name="flex_decoding",
+                    role="stage1",
+                    grid=grid,
+                    threads=decode_threads,
+                    live_blocks=live_blocks,
+                    tile_keys=block_n,
+                    when=use_decode,
+                ),
+                KernelArray(
+                    name="flex_attention",
+                    role="stage1",
+                    grid=unsplit_grid,
+                    threads=unsplit_threads,
+                    live_blocks=live_blocks,
+                    tile_keys=block_n,
+                    when=~use_decode,
                 ),
                 # Inductor chooses the reduction's grid: one block per output row stands for it.
-                KernelArray("inductor reduction", "merge", (outputs, 1, 1), None, outputs, when=use_decode),
+                KernelArray(
+                    name="inductor reduction",
+                    role="merge",
+                    grid=(outputs, 1, 1),
+                    threads=None,
+                    live_blocks=outputs,
+                    when=use_decode,
+                ),
             ),
             requested=count[:, None],
             launched=count,

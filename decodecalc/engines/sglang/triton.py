@@ -259,11 +259,30 @@ class SglangStep:
         grid = (self.rows, self.head_blocks, launched)
         if not self.tuned or not self.batch_wide:
             warps = MLA_BATCH_FREE_WARPS if self.tuned else 4
-            return [KernelArray(name, "stage1", grid, warps * warp_size, live_blocks, self.tile)]
+            return [
+                KernelArray(
+                    name=name,
+                    role="stage1",
+                    grid=grid,
+                    threads=warps * warp_size,
+                    live_blocks=live_blocks,
+                    tile_keys=self.tile,
+                )
+            ]
         kernels, low = [], 0
         for limit, warps, _ in MLA_BUCKETS:
             inside = (self.rows > low) & (True if limit is None else self.rows <= limit)
-            kernels.append(KernelArray(name, "stage1", grid, warps * warp_size, live_blocks, self.tile, inside))
+            kernels.append(
+                KernelArray(
+                    name=name,
+                    role="stage1",
+                    grid=grid,
+                    threads=warps * warp_size,
+                    live_blocks=live_blocks,
+                    tile_keys=self.tile,
+                    when=inside,
+                )
+            )
             low = limit or low
         return kernels
 
@@ -310,7 +329,13 @@ class SglangStep:
         )
         warp = self.gpu.warp_size or 64
         kernel = KernelArray(
-            "_lean_attention_decode_kernel", "stage1", (schedule.programs,), 4 * warp, schedule.live_programs, tile, on
+            name="_lean_attention_decode_kernel",
+            role="stage1",
+            grid=(schedule.programs,),
+            threads=4 * warp,
+            live_blocks=schedule.live_programs,
+            tile_keys=tile,
+            when=on,
         )
         off = np.logical_not(on)
         standard = (k if k.role == "scheduler" else replace(k, when=np.logical_and(k.when, off)) for k in found.kernels)
@@ -374,11 +399,21 @@ class SglangStep:
             is_split=True,
             kernels=(
                 KernelArray(
-                    "get_num_kv_splits_triton", "scheduler", (1, 1, 1), KV_SPLIT_WARPS * warp, 1,
+                    name="get_num_kv_splits_triton",
+                    role="scheduler",
+                    grid=(1, 1, 1),
+                    threads=KV_SPLIT_WARPS * warp,
+                    live_blocks=1,
                     when=self.mode == "adaptive",
                 ),
                 *self._stage1(launched, live_blocks, warp),
-                KernelArray("_fwd_kernel_stage2", "merge", (self.rows, geo.q_heads), 4 * warp, merge_blocks),
+                KernelArray(
+                    name="_fwd_kernel_stage2",
+                    role="merge",
+                    grid=(self.rows, geo.q_heads),
+                    threads=4 * warp,
+                    live_blocks=merge_blocks,
+                ),
             ),
             requested=counts.splits,
             launched=launched,

@@ -72,13 +72,20 @@ class FlashDecoding(Policy):
         return Launches(
             is_split=is_split,
             kernels=(
-                KernelArray("split_kv", "stage1", grid, 128, batches.total(columns * live), tile),
                 KernelArray(
-                    "combine",
-                    "merge",
-                    tokens_by_heads,
-                    128,
-                    batches.query_tokens * geo.q_heads,
+                    name="split_kv",
+                    role="stage1",
+                    grid=grid,
+                    threads=128,
+                    live_blocks=batches.total(columns * live),
+                    tile_keys=tile,
+                ),
+                KernelArray(
+                    name="combine",
+                    role="merge",
+                    grid=tokens_by_heads,
+                    threads=128,
+                    live_blocks=batches.query_tokens * geo.q_heads,
                     when=is_split,
                 ),
             ),

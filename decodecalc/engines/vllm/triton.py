@@ -218,13 +218,46 @@ def _kernels(
     name_2d, name_3d = server.kernels
     blocks = (step.q_blocks, geo.kv_heads)
     stage1 = [
-        KernelArray(name_3d, "stage1", (*blocks, cut.segments), usual, live_programs, cut.tile, step.is_3d),
-        KernelArray(name_2d, "stage1", blocks, usual, live_programs, cut.tile, ~step.is_3d & ~step.large),
+        KernelArray(
+            name=name_3d,
+            role="stage1",
+            grid=(*blocks, cut.segments),
+            threads=usual,
+            live_blocks=live_programs,
+            tile_keys=cut.tile,
+            when=step.is_3d,
+        ),
+        KernelArray(
+            name=name_2d,
+            role="stage1",
+            grid=blocks,
+            threads=usual,
+            live_blocks=live_programs,
+            tile_keys=cut.tile,
+            when=~step.is_3d & ~step.large,
+        ),
     ]
     if server.tunes_large_head:
-        stage1.append(KernelArray(name_2d, "stage1", blocks, large, live_programs, cut.tile, step.large))
+        stage1.append(
+            KernelArray(
+                name=name_2d,
+                role="stage1",
+                grid=blocks,
+                threads=large,
+                live_blocks=live_programs,
+                tile_keys=cut.tile,
+                when=step.large,
+            )
+        )
     merged = batches.query_tokens * geo.q_heads  # rows of graph padding return at once
-    merge = KernelArray("reduce_segments", "merge", (step.tokens, geo.q_heads), usual, merged, when=step.is_3d)
+    merge = KernelArray(
+        name="reduce_segments",
+        role="merge",
+        grid=(step.tokens, geo.q_heads),
+        threads=usual,
+        live_blocks=merged,
+        when=step.is_3d,
+    )
     return (*stage1, merge)
 
 

@@ -183,8 +183,21 @@ class VllmTritonMla(Policy):
         state = geo.v_dim + 1  # normalised output and log-sum-exp
         name = "_fwd_grouped_kernel_stage1" if grouped else "_fwd_kernel_stage1"
         live_blocks = _live_rows_times_splits(batches, count, max_q) * tiles
-        stage1 = KernelArray(name, "stage1", (tokens, tiles, splits), threads, live_blocks, tile)
-        merge = KernelArray("_fwd_kernel_stage2", "merge", (tokens, geo.q_heads), threads, tokens * geo.q_heads)
+        stage1 = KernelArray(
+            name=name,
+            role="stage1",
+            grid=(tokens, tiles, splits),
+            threads=threads,
+            live_blocks=live_blocks,
+            tile_keys=tile,
+        )
+        merge = KernelArray(
+            name="_fwd_kernel_stage2",
+            role="merge",
+            grid=(tokens, geo.q_heads),
+            threads=threads,
+            live_blocks=tokens * geo.q_heads,
+        )
         return Launches(
             is_split=True,
             kernels=(stage1, merge),
