@@ -29,6 +29,7 @@ _MODULES = {
     "aiter-unified": "decodecalc.engines.aiter.unified",
     "flash-decoding": "decodecalc.engines.textbook.flash_decoding",
     "flex-decoding": "decodecalc.engines.flex.decoding",
+    "turbomind": "decodecalc.engines.lmdeploy.turbomind",
     "bundled": "decodecalc.cost.bundled",
 }
 DEFAULT_ENGINE = "vllm-triton"

@@ -25,7 +25,7 @@ from decodecalc.launch.policy import Policy
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
 MLA_ONLY = ("flashinfer-mla", "flashmla", "vllm-triton-mla")
 AMD_ONLY = ("aiter-unified", "rocm-paged")
-PAGES = {"flashmla": 64, "flash-attention-2": 256}
+PAGES = {"flashmla": 64, "flash-attention-2": 256, "turbomind": 64}
 # SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
 KEYS_LEFT_OUT = {"sglang-triton": 1}
 
@@ -49,6 +49,8 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
         names = ["h100-sxm", "a100-sxm", "mi300x", "mi355x"]
     elif name == "vllm-triton":
         names = ["h100-sxm", "l4", "b200-sxm", "rtx-pro-6000-server", "mi300x"]
+    elif name in ("turbomind",):
+        names = ["a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"]
     else:
         names = ["h100-sxm", "h200-sxm"]
     return st.sampled_from(names).map(load_gpu)
