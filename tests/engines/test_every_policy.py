@@ -49,7 +49,7 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
         names = ["h100-sxm", "a100-sxm", "mi300x", "mi355x"]
     elif name == "vllm-triton":
         names = ["h100-sxm", "l4", "b200-sxm", "rtx-pro-6000-server", "mi300x"]
-    elif name in ("turbomind",):
+    elif name in ("turbomind", "tensorrt-llm-xqa", "tensorrt-llm-mmha"):
         names = ["a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"]
     else:
         names = ["h100-sxm", "h200-sxm"]
