@@ -31,6 +31,7 @@ _MODULES = {
     "flex-decoding": "decodecalc.engines.flex.decoding",
     "tensorrt-llm-xqa": "decodecalc.engines.tensorrt_llm.xqa",
     "tensorrt-llm-mmha": "decodecalc.engines.tensorrt_llm.mmha",
+    "llama-cpp": "decodecalc.engines.llama_cpp.fattn",
     "turbomind": "decodecalc.engines.lmdeploy.turbomind",
     "bundled": "decodecalc.cost.bundled",
 }

@@ -30,8 +30,8 @@ PAGES = {"flashmla": 64, "flash-attention-2": 256, "turbomind": 64}
 KEYS_LEFT_OUT = {"sglang-triton": 1}
 
 # Work is dealt to the SMs in turn, so equal requests are cut in different places: a class of them has FlashMLA's most
-# splits, or those of the lean kernel's first request.
-DEALT = ("flash_fwd_splitkv_mla_kernel", "_lean_attention_decode_kernel")
+# splits, or those of the first request of the lean kernel and of stream-k.
+DEALT = ("flash_fwd_splitkv_mla_kernel", "_lean_attention_decode_kernel", "flash_attn_ext_f16")
 
 every_version = pytest.mark.parametrize(("name", "version"), POLICIES, ids=[f"{n}@{v}" for n, v in POLICIES])
 quick = settings(
@@ -49,7 +49,7 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
         names = ["h100-sxm", "a100-sxm", "mi300x", "mi355x"]
     elif name == "vllm-triton":
         names = ["h100-sxm", "l4", "b200-sxm", "rtx-pro-6000-server", "mi300x"]
-    elif name in ("turbomind", "tensorrt-llm-xqa", "tensorrt-llm-mmha"):
+    elif name in ("llama-cpp", "turbomind", "tensorrt-llm-xqa", "tensorrt-llm-mmha"):
         names = ["a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"]
     else:
         names = ["h100-sxm", "h200-sxm"]
