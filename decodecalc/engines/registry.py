@@ -32,6 +32,10 @@ _MODULES = {
     "aiter-unified": "decodecalc.engines.aiter.unified",
     "flash-decoding": "decodecalc.engines.textbook.flash_decoding",
     "flex-decoding": "decodecalc.engines.flex.decoding",
+    "tensorrt-llm-xqa": "decodecalc.engines.tensorrt_llm.xqa",
+    "tensorrt-llm-mmha": "decodecalc.engines.tensorrt_llm.mmha",
+    "llama-cpp": "decodecalc.engines.llama_cpp.fattn",
+    "turbomind": "decodecalc.engines.lmdeploy.turbomind",
     "bundled": "decodecalc.cost.bundled",
 }
 DEFAULT_ENGINE = "vllm-triton"

@@ -25,17 +25,18 @@ from decodecalc.launch.policy import Policy
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
 MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla")
 AMD_ONLY = ("aiter-unified", "rocm-paged")
-PAGES = {"flashmla": 64, "flash-attention-2": 256}
+PAGES = {"flashmla": 64, "flash-attention-2": 256, "turbomind": 64}
 FP8_CACHE = ("flashmla-sparse",)
 # SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
 KEYS_LEFT_OUT = {"sglang-triton": 1}
 
 # Work is dealt to the SMs in turn, so equal requests are cut in different places: a class of them has FlashMLA's most
-# splits, or those of the lean kernel's first request.
+# splits, or those of the first request of the lean kernel and of stream-k.
 DEALT = (
     "flash_fwd_splitkv_mla_kernel",
     "flash_fwd_splitkv_mla_fp8_sparse_kernel",
     "_lean_attention_decode_kernel",
+    "flash_attn_ext_f16",
 )
 
 every_version = pytest.mark.parametrize(("name", "version"), POLICIES, ids=[f"{n}@{v}" for n, v in POLICIES])
@@ -56,6 +57,8 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
         names = ["h100-sxm", "a100-sxm", "mi300x", "mi355x"]
     elif name == "vllm-triton":
         names = ["h100-sxm", "l4", "b200-sxm", "rtx-pro-6000-server", "mi300x"]
+    elif name in ("llama-cpp", "turbomind", "tensorrt-llm-xqa", "tensorrt-llm-mmha"):
+        names = ["a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"]
     else:
         names = ["h100-sxm", "h200-sxm"]
     return st.sampled_from(names).map(load_gpu)

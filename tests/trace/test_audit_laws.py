@@ -150,4 +150,5 @@ def test_every_modelled_engine_with_a_kernel_of_its_own_is_covered() -> None:
     shown = {load_policy(e[0].partition("@")[0]).name for e in ENGINES}
     not_in_traces = {"flash-decoding", "bundled", "flex-decoding"}  # a textbook, our own, and names of torch's choosing
     not_in_traces |= {"flashinfer-mla"}  # its kernels are not recognised yet
+    not_in_traces |= {"tensorrt-llm-xqa", "tensorrt-llm-mmha", "llama-cpp", "turbomind"}  # their names are not read yet
     assert shown == set(dc.engine_names()) - not_in_traces

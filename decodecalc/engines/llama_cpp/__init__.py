@@ -1,0 +1,1 @@
+"""llama.cpp: the CUDA FlashAttention kernels of ggml."""

@@ -1,0 +1,1 @@
+"""LMDeploy: the TurboMind engine's decode attention."""
