@@ -1,4 +1,4 @@
-"""What becomes of a launch group: statuses, beliefs where names are shared, inference, traps, verdicts."""
+"""What becomes of a launch group: statuses, attribution where names are shared, inference, warnings, verdicts."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_axes_tell_aiter_from_vllm(judge: Any, kernel: Any) -> None:
         events = [kernel(name, 0, grid=grid, block=(256, 1, 1))]
         events += [kernel(REDUCE, 20, grid=merge)] if merge else []
         audit = judge(events, MI300X, layer_groups=geo)
-        assert audit.groups[0].engine == engine, audit.groups[0].belief.why
+        assert audit.groups[0].engine == engine, audit.groups[0].attribution.why
     # On NVIDIA the same name is vLLM's.
     assert judge([kernel("kernel_unified_attention_2d", 0, grid=(8, 48, 1))]).groups[0].engine == "vllm-triton"
 
@@ -190,7 +190,7 @@ def test_a_padded_graph_is_recognised(judge: Any, events_of: Any) -> None:
         (group,) = judge(events, layer_groups=LAYER, ragged=batch).groups
         assert group.status == "match"
         assert "graph of 16 requests" in group.setting
-        assert "frozen-grid" in {w.code for w in group.warnings}
+        assert "frozen_grid" in {w.code for w in group.warnings}
         # The same grid, launched eagerly, is not what nine requests launch.
         eager = [
             {**e, "args": {k: v for k, v in e["args"].items() if k not in ("graph node id", "correlation")}}
@@ -223,10 +223,10 @@ def test_mixed_steps_are_warned_about(judge: Any, kernel: Any) -> None:
     note = "execute_8192_context_9(sq8155sk8430sqsq7sqsk7)_generation_37(sq37sk34489sqsq37sqsk34489)"
     events = [{"ph": "X", "cat": "user_annotation", "name": note, "ts": 0, "dur": 100, "args": {}}]
     events.append(kernel(UNIFIED, 10, grid=(558, 8, 1)))
-    assert "mixed-batch" in codes(judge(events))
+    assert "mixed_batch" in codes(judge(events))
 
 
-# -- traps ------------------------------------------------------------------------------------------------------------
+# -- warnings ---------------------------------------------------------------------------------------------------------
 
 
 def test_threshold_cliff(judge: Any, events_of: Any) -> None:
@@ -234,7 +234,7 @@ def test_threshold_cliff(judge: Any, events_of: Any) -> None:
     batch = dc.Batch([2048] * 17)
     audit = judge(events_of(dc.plan("vllm-triton", LLAMA, batch, gpu="h200-sxm")), layer_groups=LAYER, ragged=batch)
     assert audit.passed
-    (warning,) = [w for w in audit.groups[0].warnings if w.code == "threshold-cliff"]
+    (warning,) = [w for w in audit.groups[0].warnings if w.code == "threshold_cliff"]
     assert "batch 17 is over the threshold 16" in warning.text
 
 
@@ -242,7 +242,7 @@ def test_fixed_splits_and_caps_leave_sms_idle(judge: Any, events_of: Any) -> Non
     """One KV head: 16 blocks of vLLM and 8 of SGLang on 132 SMs; S* of 132 is named."""
     geo, batch = dc.Geometry(8, 1, 128), dc.Batch([32768])
     layer = (LayerGroup("all", 80, geo),)
-    for engine, code, idle in (("vllm-triton", "fixed-splits", 116), ("sglang-triton", "split-cap", 124)):
+    for engine, code, idle in (("vllm-triton", "fixed_splits", 116), ("sglang-triton", "split_cap", 124)):
         audit = judge(events_of(dc.plan(engine, geo, batch, gpu="h200-sxm")), layer_groups=layer, ragged=batch)
         (warning,) = [w for w in audit.groups[0].warnings if w.code == code]
         assert f"{idle} SMs idle" in warning.text
@@ -256,7 +256,7 @@ def test_batch_invariant_mode_is_found_out(judge: Any, events_of: Any) -> None:
     audit = judge(events, layer_groups=LAYER, ragged=batch)
     assert not audit.passed
     assert "batch-invariant mode is on" in audit.groups[0].explanation
-    assert "unsplit-in-spite" in codes(audit)
+    assert "unsplit_in_spite" in codes(audit)
     assert judge(events, layer_groups=LAYER, ragged=batch, options={"batch_invariant": True}).passed
 
 
@@ -278,4 +278,4 @@ def test_wrong_kv_heads_of_sglang(judge: Any, events_of: Any) -> None:
         layer_groups=(LayerGroup("all", 1, geo),), ragged=batch,
     )  # fmt: skip
     assert audit.passed
-    assert "wrong-kv-heads" in codes(audit)
+    assert "wrong_kv_heads" in codes(audit)

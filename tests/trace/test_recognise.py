@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc.trace.recognise import NameBook, recognise
+from decodecalc.trace.load import knowledge
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from decodecalc.trace.recognise import NameBook, recognise
 )  # fmt: skip
 def test_attention_kernels(name: str, family: str, role: str) -> None:
     """Every name of the map, in the spellings that profilers have."""
-    found = recognise(name)
+    found = knowledge().recognise(name)
     assert found is not None
     assert (found.family, found.role) == (family, role)
 
@@ -61,19 +61,19 @@ def test_attention_kernels(name: str, family: str, role: str) -> None:
 )
 def test_other_kernels(name: str) -> None:
     """Cache writers, index builders, GEMMs and backward passes are not attention."""
-    assert recognise(name) is None
+    assert knowledge().recognise(name) is None
 
 
 @given(st.one_of(st.text(max_size=200), st.from_regex(r"(void )?[a-z_:]{0,20}<[<>, 0-9a-z(]{0,60}\(?", fullmatch=True)))
 def test_any_name_gets_a_verdict(name: str) -> None:
     """No name, however broken, is an error."""
-    book = NameBook()
-    assert book.wanted(name) == (recognise(name) is not None)
+    book = knowledge().name_book()
+    assert book.wanted(name) == (knowledge().recognise(name) is not None)
 
 
 def test_company_is_noted() -> None:
     """Whose kernels run beside attention settles shared names."""
-    book = NameBook()
+    book = knowledge().name_book()
     for name in ("void vllm::rms_norm_kernel<float>(int)", "void sgl_kernel::moe<1>(int)", "aiter::add"):
         book.wanted(name)
     assert set(book.company) == {"vllm", "sglang", "aiter"}
