@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from decodecalc.trace.kernel_names import function_name, split_range, template_arguments
 
 FA3 = (
-    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, "
-    "cute::tuple<cute::C<1> > > > > >(flash::FlashAttnFwdSm90<int>::Params)"
+    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<"
+    "flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<1> > > > > >(flash::FlashAttnFwdSm90<int>::Params)"
 )
 
 
