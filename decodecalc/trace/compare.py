@@ -54,12 +54,17 @@ class LaunchClaim:
 
 
 def claims(
-    plan: LaunchPlan, group: LaunchGroup, attribution: Attribution, family: KernelFamily, path_names: tuple[str, str]
+    plan: LaunchPlan,
+    group: LaunchGroup,
+    attribution: Attribution,
+    family: KernelFamily,
+    kernel: str,
+    path_names: tuple[str, str],
 ) -> tuple[LaunchClaim, ...]:
-    """Every statement of the plan that this group can confirm or refute. path_names: the engine's words for unsplit
-    and split."""
+    """Every statement of the plan that this group can confirm or refute. kernel: what the engine's plans call the
+    stage-1 kernel that ran; path_names: its words for unsplit and split."""
     facts = group.kind.facts
-    out = [LaunchClaim(KERNEL, plan.stage1.name, group.kind.kernel)]
+    out = [LaunchClaim(KERNEL, plan.stage1.name, kernel)]
     if attribution.path_split is not None and family.shows_path:
         out.append(LaunchClaim("path", plan.path, path_names[attribution.path_split]))
     out += _launch("stage-1", plan.stage1, group.stage1)

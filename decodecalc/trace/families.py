@@ -5,16 +5,56 @@ Whose launch it is, each engine says in its own folder.
 
 from __future__ import annotations
 
+import re
+
+from decodecalc.trace.inference import Inferred, grids
+from decodecalc.trace.kernel_names import NameFacts
 from decodecalc.trace.knowledge import KernelFamily, TraceKnowledge
-from decodecalc.trace.recognise import MERGE, SCHEDULER, STAGE1, NameRule
+from decodecalc.trace.pairing import LaunchGroup
+from decodecalc.trace.recognise import MERGE, PREFILL, SCHEDULER, STAGE1, NameRule
 
 UNIFIED, TRITON_DECODE, MERGE_STATES = "unified-attention", "triton-decode", "merge-states"
+XQA, GENERATED_FMHA = "xqa", "generated-fmha"
+
+
+def generated_fmha_facts(name: str) -> NameFacts:
+    """fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16MultiCtasKvVarSeqQ8Kv128Static…: the name of a generated
+    kernel spells its parameters: head dims (H, or HQk and HV), page (P), tile (Q and Kv), whether keys are split."""
+    own = re.sub(r".*?Kernel_", "", name, count=1)
+    heads = re.search(r"H(\d+)", own)
+    qk, v = re.search(r"HQk(\d+)", own), re.search(r"HV(\d+)", own)
+    page, tile = re.search(r"P(\d+)(?=Multi|VarSeq)", own), re.search(r"VarSeqQ(\d+)Kv(\d+)", own)
+    dim = qk or heads
+    return NameFacts(
+        split="MultiCtasKv" in own,
+        head_dim=int(dim[1]) if dim else None,
+        head_dim_v=int(v[1]) if v else None,
+        page_size=int(page[1]) if page else None,
+        tile_rows=int(tile[1]) if tile else None,
+        tile_keys=int(tile[2]) if tile else None,
+        windowed="SlidingOrChunked" in own,
+    )
+
+
+def infer_xqa(group: LaunchGroup, q_heads: int | None) -> Inferred:
+    """Two warp groups a block: grid (splits, KV heads, requests). Three: (query blocks, splits, requests x KV heads),
+    which does not tell requests from heads."""
+    (x, y, z), _ = grids(group)
+    if group.stage1.block is not None and group.stage1.block[2] == 3:
+        how = "grid (query blocks, splits, requests x KV heads)"
+        return Inferred(q_heads=q_heads, splits_launched=y, how=how)
+    ratio = None if q_heads is None or q_heads % y else q_heads // y
+    how = "grid (splits, KV heads, requests), if every request has one query token"
+    return Inferred(q_heads=q_heads, kv_heads=y, group=ratio, batch=z, query_tokens=z, splits_launched=x, how=how)
+
 
 SHARED = TraceKnowledge(
     families=(
         KernelFamily(name=UNIFIED, shows_path=True, serves_prefill=True),
         KernelFamily(name=TRITON_DECODE),
         KernelFamily(name=MERGE_STATES),
+        KernelFamily(name=XQA),
+        KernelFamily(name=GENERATED_FMHA, shows_path=True, shows_tile=True),
     ),
     names=(
         NameRule(
@@ -49,6 +89,27 @@ SHARED = TraceKnowledge(
             family=MERGE_STATES,
             role=MERGE,
             why="merge of two attention states",
+        ),
+        NameRule(pattern=r"kernel_mha", family=XQA, role=STAGE1, why="an XQA kernel"),
+        NameRule(
+            pattern=r"fmhaSm\d+[af]?Kernel_\w*ForGen",
+            family=GENERATED_FMHA,
+            role=STAGE1,
+            why="a generated FMHA kernel, generation phase",
+            facts=generated_fmha_facts,
+        ),
+        NameRule(
+            pattern=r"fmhaSm\d+[af]?Kernel_(?!\w*ForGen)\w*",
+            family=GENERATED_FMHA,
+            role=PREFILL,
+            why="a generated FMHA kernel, context phase",
+            facts=generated_fmha_facts,
+        ),
+        NameRule(
+            pattern=r"fmhaReductionKernel",
+            family=GENERATED_FMHA,
+            role=MERGE,
+            why="the reduction of the generated FMHA kernels",
         ),
     ),
 )

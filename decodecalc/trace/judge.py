@@ -171,14 +171,14 @@ class Judge:
             refusals.append(str(refused))
             return None
         group = subject.group
-        family, words = self.knowledge.family(group.family), self.knowledge.engine(policy.name).path_names
+        family, engine = self.knowledge.family(group.family), self.knowledge.engine(policy.name)
         return _Attempt(
             policy=policy,
             version=version,
             candidate=candidate,
             setting=setting,
             plan=plan,
-            claims=claims(plan, group, subject.attribution, family, words),
+            claims=claims(plan, group, subject.attribution, family, engine.kernel(group), engine.path_names),
             seen=seen,
         )
 

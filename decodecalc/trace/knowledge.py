@@ -6,7 +6,7 @@ Each folder that has a `trace.py` fills one `TraceKnowledge` and calls it `TRACE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from decodecalc.trace.attribution import Attribution, AttributionRule, Surroundings, attribute, by_name
@@ -21,6 +21,11 @@ from decodecalc.trace.warnings import WarningRule
 __all__ = ["EngineTrace", "KernelFamily", "TraceKnowledge"]
 
 
+def recognised_kernel(group: LaunchGroup) -> str:
+    """The name that the rule of the kernel's name gave."""
+    return group.kind.kernel
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTrace:
     """How one engine's launches are told and read."""
@@ -31,6 +36,8 @@ class EngineTrace:
     """Kernel families whose launches may be this engine's."""
     attribute: AttributionRule = by_name
     """Whether a launch of one of them is, and why."""
+    kernel: Callable[[LaunchGroup], str] = recognised_kernel
+    """What the engine's plans call the stage-1 kernel of a launch, where its name alone does not say that."""
     infer: InferenceRule | None = None
     """What grids say about the layer and the batch; None where they say nothing."""
     shown: SettingRule = as_launched

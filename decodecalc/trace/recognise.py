@@ -33,11 +33,17 @@ class NameRule:
     facts: Callable[[str], NameFacts] | None = None
     """Reads what the whole name fixes, template arguments included."""
     kernel: str | None = None
-    """What plans call the kernel, where that is not its function's name (names that a compiler makes up)."""
+    """What plans call the kernel, where that is not its function's name (names that a compiler makes up); None takes
+    what a group called `kernel` in the pattern matches, else the function's name."""
+    inside: str = ""
+    """A regular expression that the whole name must hold as well, where the function's own name is a common one."""
 
-    def matches(self, own: str) -> bool:
-        """Whether a function of this name is of this kind."""
-        return re.fullmatch(self.pattern, own) is not None
+    def match(self, own: str, name: str) -> str | None:
+        """What plans call a kernel with this function's name and this whole name; None when it is of another kind."""
+        found = re.fullmatch(self.pattern, own)
+        if found is None or re.search(self.inside, name) is None:
+            return None
+        return self.kernel or found.groupdict().get("kernel") or own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +81,8 @@ _NOT_ATTENTION = re.compile(
     re.IGNORECASE,
 )
 _PREFILL = re.compile(r"prefill|context|extend|varlen_fwd", re.IGNORECASE)
-# A mangled name keeps its identifiers, each behind its length.
-_MANGLED = re.compile(r"\d+([A-Za-z_]\w*?)(?=I|E|N|\d|$)")
-_MANGLED_WORDS = 8
+_MANGLED_WORDS = 8  # identifiers of a mangled name that are looked at: the function's own is among the first
+_NUMBER = re.compile(r"\d+")
 
 
 class NameBook:
@@ -103,25 +108,42 @@ class NameBook:
         """What a kernel of this name is; None when it is not attention."""
         own = function_name(name)
         for rule in self.rules:
-            if rule.matches(own):
+            kernel = rule.match(own, name)
+            if kernel is not None:
                 facts = rule.facts(name) if rule.facts else NameFacts()
-                return _recognition(rule, own, rule.why, facts)
+                return Recognition(family=rule.family, role=rule.role, why=rule.why, kernel=kernel, facts=facts)
         return (self._mangled(own) if own.startswith("_Z") else None) or _by_word(own)
 
-    def _mangled(self, own: str) -> Recognition | None:
-        words = _MANGLED.findall(own)[:_MANGLED_WORDS]
+    def _mangled(self, name: str) -> Recognition | None:
+        words = mangled_words(name)
         for rule in self.rules:
             for word in words:
-                if rule.matches(word):
-                    return _recognition(rule, word, rule.why + " (mangled name)", NameFacts())
+                kernel = rule.match(word, name)
+                if kernel is not None:
+                    why = rule.why + " (mangled name)"
+                    return Recognition(family=rule.family, role=rule.role, why=why, kernel=kernel)
         return None
 
     def __getitem__(self, name: str) -> Recognition:
         return self.known[name]
 
 
-def _recognition(rule: NameRule, own: str, why: str, facts: NameFacts) -> Recognition:
-    return Recognition(family=rule.family, role=rule.role, why=why, kernel=rule.kernel or own, facts=facts)
+def mangled_words(name: str) -> list[str]:
+    """The first identifiers of a mangled C++ name, each of which stands behind its length.
+
+    >>> mangled_words("_ZN5aiter27mla_dec_stage1_bf16_a16w16_E")
+    ['aiter', 'mla_dec_stage1_bf16_a16w16_']
+    """
+    words: list[str] = []
+    at = 0
+    while len(words) < _MANGLED_WORDS and (number := _NUMBER.search(name, at)) is not None:
+        at = number.end()
+        length = int(number[0][-4:])
+        word = name[at : at + length]
+        if word.isidentifier():
+            words.append(word)
+            at += length
+    return words
 
 
 def _by_word(own: str) -> Recognition | None:

@@ -63,6 +63,13 @@ def _infer_paged_decode(group: LaunchGroup, q_heads: int | None) -> Inferred:
     )
 
 
+def _mla_kernel(group: LaunchGroup) -> str:
+    """The assembly kernels have a name for each shape; plans tell the persistent ones, which follow a work list."""
+    own = function_name(group.stage1.name)
+    persistent = own.endswith("_ps") or group.scheduler is not None
+    return "mla_decode_stage1_asm_ps" if persistent else "mla_decode_stage1_asm"
+
+
 TRACE = TraceKnowledge(
     vendors=(Vendor(name="aiter", pattern=r"aiter"),),
     families=(KernelFamily(name=PAGED_DECODE), KernelFamily(name=MLA)),
@@ -81,17 +88,25 @@ TRACE = TraceKnowledge(
             why="the reduction of aiter's paged decode in Gluon",
         ),
         NameRule(
+            pattern=r"mla_(dec_stage1_|a\d+w\d+_)\w+",
+            family=MLA,
+            role=STAGE1,
+            why="aiter's MLA decode in assembly",
+            inside=r"aiter",
+        ),
+        NameRule(
             pattern=r"kn_get_mla_metadata_v1_\w+",
             family=MLA,
             role=SCHEDULER,
             why="aiter's MLA work list, made on the device",
         ),
         NameRule(
-            pattern=r"kn_mla_reduce_v1\w*",
+            pattern=r"kn_mla_reduce_v1(_ps)?",
             family=MLA,
             role=MERGE,
             why="the reduction of aiter's persistent MLA decode",
         ),
+        NameRule(pattern=r"_fwd_kernel_stage2_asm", family=MLA, role=MERGE, why="the merge of aiter's MLA decode"),
     ),
     engines=(
         EngineTrace(
@@ -103,5 +118,6 @@ TRACE = TraceKnowledge(
             warnings=(fixed_to_one, mixed_batch),
         ),
         EngineTrace(engine="aiter-pa-decode", families=(PAGED_DECODE,), infer=_infer_paged_decode),
+        EngineTrace(engine="aiter-mla", families=(MLA,), kernel=_mla_kernel),
     ),
 )

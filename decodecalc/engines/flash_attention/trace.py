@@ -15,7 +15,7 @@ from decodecalc.trace.recognise import MERGE, PREFILL, SCHEDULER, STAGE1, NameRu
 from decodecalc.trace.settings import Setting
 from decodecalc.trace.warnings import fixed_to_one
 
-FA2, FA3 = "flash-attention-2", "flash-attention-3"
+FA2, FA3, FA4 = "flash-attention-2", "flash-attention-3", "flash-attention-4"
 DECODE_ROWS = 64  # hopper/tile_size.h of vLLM's fork: one MMA warpgroup while q_len * group is at most 64
 SMALLEST_LOG = {8: 5}  # hopper/flash_fwd_combine_launch_template.h: with tiles of 8 rows, else 4
 COMBINE_ROWS_LOG = 4
@@ -136,6 +136,7 @@ TRACE = TraceKnowledge(
     families=(
         KernelFamily(name=FA2, shows_path=True, shows_tile=True),
         KernelFamily(name=FA3, shows_path=True, shows_tile=True),
+        KernelFamily(name=FA4, serves_prefill=True),
     ),
     names=(
         NameRule(
@@ -179,6 +180,26 @@ TRACE = TraceKnowledge(
             role=SCHEDULER,
             why="FlashAttention-3's per-request split counts",
         ),
+        # The CuTe DSL joins module, class and argument types: kernel_cutlass_…FlashAttentionForwardSm100_object_at_…
+        NameRule(
+            pattern=r"kernel_cutlass_\w*?(?P<kernel>FlashAttention(MLA)?(Forward|Decode)(1Cta)?(Kb64)?Sm\d+"
+            r"|BlackwellFusedMultiHeadAttentionForward)_object_at_\w*",
+            family=FA4,
+            role=STAGE1,
+            why="FlashAttention-4's forward kernel",
+        ),
+        NameRule(
+            pattern=r"kernel_cutlass_\w*?(?P<kernel>FlashAttentionForwardCombine)_object_at_\w*",
+            family=FA4,
+            role=MERGE,
+            why="FlashAttention-4's combine",
+        ),
+        NameRule(
+            pattern=r"kernel_cutlass_\w*?(?P<kernel>FlashPrepareScheduler)_object_at_\w*",
+            family=FA4,
+            role=SCHEDULER,
+            why="FlashAttention-4's per-request split counts",
+        ),
     ),
     engines=(
         EngineTrace(
@@ -199,5 +220,6 @@ TRACE = TraceKnowledge(
             stand_ins=(8192, 256),
             warnings=(fixed_to_one,),
         ),
+        EngineTrace(engine="flash-attention-4", families=(FA4,)),
     ),
 )

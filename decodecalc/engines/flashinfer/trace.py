@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from decodecalc.trace.attribution import PROMPT, Strength, Surroundings, Vote, by_name
 from decodecalc.trace.candidates import Candidate
+from decodecalc.trace.families import XQA, infer_xqa
 from decodecalc.trace.inference import Inferred, grids
 from decodecalc.trace.kernel_names import NameFacts, function_name, integer, template_arguments
 from decodecalc.trace.knowledge import EngineTrace, KernelFamily, TraceKnowledge
@@ -78,6 +79,15 @@ def _explained(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iter
     yield Setting({"cuda_graph": True}, "the plan is made for a CUDA graph")
 
 
+def _xqa_vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
+    """FlashInfer and TensorRT-LLM compile one XQA source: a server's own kernels around it tell whose it is."""
+    server = around.vendors & {"vllm", "sglang"}
+    foreign = "tensorrt-llm" in around.vendors and not server
+    why = f"an XQA kernel among {', '.join(sorted(server))} kernels" if server else "an XQA kernel"
+    split = None if group.stage1.grid is None else infer_xqa(group, None).splits_launched != 1
+    return Vote(strength=Strength.WEAK if foreign else Strength.LIKELY, why=f"{why}: FlashInfer's", split=split)
+
+
 TRACE = TraceKnowledge(
     families=(KernelFamily(name=FLASHINFER, shows_head_dim=True),),
     names=(
@@ -118,5 +128,6 @@ TRACE = TraceKnowledge(
             explanations=_explained,
             warnings=(fixed_to_one,),
         ),
+        EngineTrace(engine="xqa", families=(XQA,), attribute=_xqa_vote, infer=infer_xqa),
     ),
 )

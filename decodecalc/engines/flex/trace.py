@@ -6,7 +6,7 @@ reductions that merge the splits are `triton_per_fused_…flex_attention…_N` (
 
 from __future__ import annotations
 
-from decodecalc.trace.attribution import Strength, Surroundings, Vote
+from decodecalc.trace.attribution import UNATTRIBUTED, Strength, Surroundings, Vote
 from decodecalc.trace.inference import Inferred, grids
 from decodecalc.trace.knowledge import EngineTrace, KernelFamily, TraceKnowledge
 from decodecalc.trace.pairing import LaunchGroup
@@ -16,16 +16,19 @@ FLEX = "flex-decoding"
 
 
 def _vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
-    split = group.merge is not None
-    return Vote(strength=Strength.LIKELY, why=group.kind.why, split=split)
+    """Only the split kernel's partial states are merged by reductions."""
+    if group.merge is not None:
+        return Vote(strength=Strength.LIKELY, why=group.kind.why, split=True)
+    why = f"{group.kind.why}, without a merge: a prefill and an unsplit decode share it"
+    return Vote(strength=Strength.LIKELY, why=why, split=False, what=UNATTRIBUTED)
 
 
 def _infer(group: LaunchGroup, q_heads: int | None) -> Inferred:
-    """Grid (row tiles, requests x KV heads, splits) since torch 2.12, or (requests x KV heads, splits)."""
-    (x, y, z), _ = grids(group)
-    splits = z if z > 1 else y
-    how = "grid (row tiles, requests x KV heads, splits)" if z > 1 else "grid (requests x KV heads, splits)"
-    return Inferred(q_heads=q_heads, splits_launched=splits, how=how)
+    """Grid (row tiles, requests x KV heads, splits) since torch 2.11, (requests x KV heads, splits) before."""
+    (_, y, z), _ = grids(group)
+    if z > 1:
+        return Inferred(q_heads=q_heads, splits_launched=z, how="grid (row tiles, requests x KV heads, splits)")
+    return Inferred(q_heads=q_heads, splits_launched=y, how="grid (requests x KV heads, splits)")
 
 
 TRACE = TraceKnowledge(

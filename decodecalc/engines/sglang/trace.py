@@ -14,11 +14,12 @@ from decodecalc.trace.judged import JudgedLaunch, LaunchWarning
 from decodecalc.trace.kernel_names import function_name
 from decodecalc.trace.knowledge import EngineTrace, TraceKnowledge
 from decodecalc.trace.pairing import LaunchGroup
-from decodecalc.trace.recognise import Vendor
+from decodecalc.trace.recognise import STAGE1, NameRule, Vendor
 from decodecalc.trace.settings import Setting, padded
 from decodecalc.trace.steps import StepNote, step_note
 from decodecalc.trace.warnings import fixed_to_one
 
+LEAN = "_lean_attention_decode_kernel"
 LARGEST_LOW_CAP = 16  # caps above it were raised by hand or by the model's context, so that nothing is to be advised
 _STEP = re.compile(r"step\[(DECODE|EXTEND|MIXED) bs=(\d+)")
 
@@ -39,6 +40,8 @@ def read_step(text: str) -> StepNote | None:
 def _vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
     """SGLang counts splits on the device, with static or deterministic counts excepted; vLLM's Triton MLA, which has
     the same kernel names, never does. Without that kernel the grid's last extent speaks: SGLang's cap has a default."""
+    if group.kind.kernel == LEAN:
+        return Vote(strength=Strength.SURE, why=group.kind.why, split=True)
     grid = group.stage1.grid
     split = None if grid is None else grid[2] > 1
     if TRITON_DECODE in around.scheduled:
@@ -56,6 +59,8 @@ def _infer(group: LaunchGroup, q_heads: int | None) -> Inferred:
     """Grid (requests, head blocks, splits), merge (requests, query heads). A head block holds one KV head's group, or
     16 query heads of a larger one; without groups it is one head."""
     (batch, blocks, splits), merge = grids(group)
+    if group.kind.kernel == LEAN:
+        return Inferred(q_heads=q_heads, how="persistent grid: neither heads nor splits in it")
     if merge is not None:
         q_heads = merge[1]
     how = "grid (requests, head blocks, splits), merge (requests, query heads)"
@@ -93,7 +98,7 @@ def _explained(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iter
 def _split_cap(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
     """sgl-project/sglang#27786: the default cap of 8 at small batches."""
     grid, sms = launch.group.stage1.grid, launch.sm_count
-    if grid is None or not sms or grid[2] > LARGEST_LOW_CAP:
+    if grid is None or not sms or grid[2] > LARGEST_LOW_CAP or launch.group.kind.kernel == LEAN:
         return
     blocks = grid[0] * grid[1] * grid[2]
     if blocks < sms:
@@ -115,6 +120,7 @@ def _wrong_kv_heads(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterat
 TRACE = TraceKnowledge(
     vendors=(Vendor(name="sglang", pattern=r"sgl_kernel|sglang|sgl_"),),
     step_notes=(read_step,),
+    names=(NameRule(pattern=LEAN, family=TRITON_DECODE, role=STAGE1, why="SGLang's persistent decode kernel for AMD"),),
     engines=(
         EngineTrace(
             engine="sglang-triton",
