@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Dim3 = tuple[int, int, int]
 
-MAX_NAME = 8192  # FlashAttention-3's names have 1 500 characters; what goes far beyond is not a kernel's name
+MAX_NAME = 8192  # names with all template arguments reach 1 500 characters; what goes far beyond is not a kernel's name
 MAX_SHAPES = 200_000  # distinct (kernel, grid, block) of attention kernels: a real trace has tens
 MAX_DURATION_S = 1e9  # no kernel runs for 30 years
 MAX_NAMES = 1 << 16  # remembered verdicts on names; more distinct names only cost time

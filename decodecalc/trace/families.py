@@ -15,6 +15,7 @@ from decodecalc.trace.recognise import MERGE, PREFILL, SCHEDULER, STAGE1, NameRu
 
 UNIFIED, TRITON_DECODE, MERGE_STATES = "unified-attention", "triton-decode", "merge-states"
 XQA, GENERATED_FMHA = "xqa", "generated-fmha"
+XQA_MLA_THREADS = 384  # mla_sm120.cu: 3 warp groups in one row; the other XQA kernels have blocks of 128 x 1 x 2 or 3
 
 
 def generated_fmha_facts(name: str) -> NameFacts:
@@ -38,9 +39,13 @@ def generated_fmha_facts(name: str) -> NameFacts:
 
 def infer_xqa(group: LaunchGroup, q_heads: int | None) -> Inferred:
     """Two warp groups a block: grid (splits, KV heads, requests). Three: (query blocks, splits, requests x KV heads),
-    which does not tell requests from heads."""
+    which does not tell requests from heads. The MLA kernel, whose blocks are flat: (row blocks, splits, requests)."""
     (x, y, z), _ = grids(group)
-    if group.stage1.block is not None and group.stage1.block[2] == 3:
+    block = group.stage1.block
+    if block is not None and block[0] == XQA_MLA_THREADS:
+        how = "grid (row blocks, splits, requests)"
+        return Inferred(q_heads=q_heads, kv_heads=1, head_dim=576, batch=z, splits_launched=y, mla=True, how=how)
+    if block is not None and block[2] == 3:
         how = "grid (query blocks, splits, requests x KV heads)"
         return Inferred(q_heads=q_heads, splits_launched=y, how=how)
     ratio = None if q_heads is None or q_heads % y else q_heads // y

@@ -41,7 +41,7 @@ class NameFacts:
 def function_name(name: str) -> str:
     """The function's own name, without return type, namespaces, template arguments and parameters.
 
-    >>> function_name("void vllm::paged_attention_v2_kernel<float, 128>(float*)")
+    >>> function_name("void some::paged_attention_v2_kernel<float, 128>(float*)")
     'paged_attention_v2_kernel'
     >>> function_name("_fwd_kernel_stage2_0d1d2d3d")
     '_fwd_kernel_stage2'

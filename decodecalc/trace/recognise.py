@@ -131,8 +131,8 @@ class NameBook:
 def mangled_words(name: str) -> list[str]:
     """The first identifiers of a mangled C++ name, each of which stands behind its length.
 
-    >>> mangled_words("_ZN5aiter27mla_dec_stage1_bf16_a16w16_E")
-    ['aiter', 'mla_dec_stage1_bf16_a16w16_']
+    >>> mangled_words("_ZN4some17decode_128_kernelE")
+    ['some', 'decode_128_kernel']
     """
     words: list[str] = []
     at = 0

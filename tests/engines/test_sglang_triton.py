@@ -305,10 +305,10 @@ def test_launches_that_fail_are_refused():
     """A window of one key, and a draft of a model with a window before 0.5.23."""
     with pytest.raises(GateError) as refused:
         sglang(Geometry(8, 8, 64, window=1))
-    assert refused.value.code == "empty-window"
+    assert refused.value.code == "empty_window"
     with pytest.raises(GateError) as refused:
         sglang(Geometry(8, 8, 64, window=128), engine=RECORDED, draft_topk=2)
-    assert refused.value.code == "draft-window"
+    assert refused.value.code == "draft_window"
     assert sglang(Geometry(8, 8, 64, window=128), draft_topk=2).keys_read == (127,)
 
 

@@ -50,8 +50,10 @@ def _infer_unified(group: LaunchGroup, q_heads: int | None) -> Inferred:
 
 
 def _infer_paged_decode(group: LaunchGroup, q_heads: int | None) -> Inferred:
-    """Grid (requests, KV heads, splits)."""
+    """Grid (requests, KV heads, splits); the kernel for one KV head has blocks of queries in the heads' place."""
     (batch, kv_heads, splits), _ = grids(group)
+    if function_name(group.stage1.name).endswith("_head_1"):
+        kv_heads = 1
     heads = q_heads if q_heads is not None and q_heads % kv_heads == 0 else None
     return Inferred(
         q_heads=heads,

@@ -41,7 +41,7 @@ def _infer_sparse(group: LaunchGroup, q_heads: int | None) -> Inferred:
     combine's is (requests x query tokens, 1, blocks of 8 heads, which padding rounds up)."""
     (_, y, z), merge = grids(group)
     tokens = None if merge is None else merge[0]
-    parts = z if z > 1 else y
+    parts = y if "sm100" in group.stage1.name else z
     how = "grid (head blocks, query tokens, SM parts), combine (requests x query tokens, 1, blocks of 8 heads)"
     return Inferred(q_heads=q_heads, kv_heads=1, query_tokens=tokens, splits_launched=parts, mla=True, how=how)
 

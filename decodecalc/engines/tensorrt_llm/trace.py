@@ -6,7 +6,7 @@ Source: NVIDIA/TensorRT-LLM, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAtte
 from __future__ import annotations
 
 from decodecalc.trace.attribution import Strength, Surroundings, Vote
-from decodecalc.trace.families import XQA, infer_xqa
+from decodecalc.trace.families import XQA, XQA_MLA_THREADS, infer_xqa
 from decodecalc.trace.inference import Inferred, grids
 from decodecalc.trace.kernel_names import NameFacts, flag, integer, template_arguments
 from decodecalc.trace.knowledge import EngineTrace, KernelFamily, TraceKnowledge
@@ -34,8 +34,10 @@ def _xqa_vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
 
 
 def _xqa_kernel(group: LaunchGroup) -> str:
-    """All XQA kernels have one name; three warp groups a block are the Hopper kernel's."""
+    """All XQA kernels have one name; their blocks tell them apart."""
     block = group.stage1.block
+    if block is not None and block[0] == XQA_MLA_THREADS:
+        return "kernel_mha_sm120_mla"
     return "kernel_mha_hopper_gmma" if block is not None and block[2] == 3 else "kernel_mha_ampere_hmma"
 
 

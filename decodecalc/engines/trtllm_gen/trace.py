@@ -16,13 +16,13 @@ MLA_DIMS = (576, 320)  # widths of a latent key
 
 def _infer(group: LaunchGroup, q_heads: int | None) -> Inferred:
     """Grid (query blocks x splits, head blocks x value parts, requests). A block holds one KV head's group while that
-    fits the tile's rows."""
+    fits the tile's rows: where the heads of a block fill the tile, the group may be larger."""
     (x, y, z), _ = grids(group)
     facts = group.kind.facts
     mla = facts.head_dim in MLA_DIMS
     how = "grid (query blocks x splits, head blocks, requests), if every request has one query block"
     kv_heads = 1 if mla else None
-    if not mla and q_heads is not None and q_heads % y == 0 and q_heads // y <= (facts.tile_rows or 0):
+    if not mla and q_heads is not None and q_heads % y == 0 and q_heads // y < (facts.tile_rows or 0):
         kv_heads = y
     return Inferred(
         q_heads=q_heads,
