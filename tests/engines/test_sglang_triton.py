@@ -133,7 +133,7 @@ def test_short_rows_lose_most_splits_to_rounding():
 
 def test_counts_and_grids_seen_on_an_h200(data_dir):
     """SGLang's scheduler and kernels ran on an H200 (traces' inputs): our counts for every request of every trace."""
-    for file in sorted((data_dir / "traces").glob("*.inputs.json")):
+    for file in sorted((data_dir / "traces").glob("h200_*.inputs.json")):
         seen = json.loads(file.read_text())
         p = sglang(Geometry(seen["h"], seen["hk"], 128), seen["lens"], "h200")
         assert list(p.splits.requested) == seen["sgl_splits"], file.name

@@ -128,6 +128,6 @@ TRACE = TraceKnowledge(
             explanations=_explained,
             warnings=(fixed_to_one,),
         ),
-        EngineTrace(engine="xqa", families=(XQA,), attribute=_xqa_vote, infer=infer_xqa),
+        EngineTrace(engine="flashinfer-xqa", families=(XQA,), attribute=_xqa_vote, infer=infer_xqa),
     ),
 )

@@ -50,10 +50,10 @@ def test_tiles_of_128_rows_are_a_prompts(rows: int, what: str) -> None:
 @pytest.mark.parametrize(
     ("vendors", "engines"),
     [
-        ((), ("xqa", "tensorrt-llm-xqa")),
-        (("vllm",), ("xqa", "tensorrt-llm-xqa")),
-        (("tensorrt-llm",), ("tensorrt-llm-xqa", "xqa")),
-        (("tensorrt-llm", "sglang"), ("xqa", "tensorrt-llm-xqa")),
+        ((), ("flashinfer-xqa", "tensorrt-llm-xqa")),
+        (("vllm",), ("flashinfer-xqa", "tensorrt-llm-xqa")),
+        (("tensorrt-llm",), ("tensorrt-llm-xqa", "flashinfer-xqa")),
+        (("tensorrt-llm", "sglang"), ("flashinfer-xqa", "tensorrt-llm-xqa")),
     ],
 )
 def test_xqa_is_told_by_its_company(vendors: tuple[str, ...], engines: tuple[str, ...]) -> None:
@@ -97,7 +97,7 @@ def test_xqa_grids(
     grid: tuple[int, int, int], block: tuple[int, int, int], batch: int | None, kv_heads: int | None, splits: int
 ) -> None:
     """Recorded launches: the generic kernel shows all three, Hopper's FP8 kernel only the splits."""
-    seen = knowledge().infer(make_launch("kernel_mha", grid, block), "xqa", 8)
+    seen = knowledge().infer(make_launch("kernel_mha", grid, block), "flashinfer-xqa", 8)
     assert (seen.batch, seen.kv_heads, seen.splits_launched) == (batch, kv_heads, splits)
 
 
@@ -117,7 +117,7 @@ def test_settings() -> None:
 
 def test_a_vote_for_xqa_is_weak_among_foreign_kernels() -> None:
     """Strengths, not only their order: nobody is sure of a shared name."""
-    rule = knowledge().engine("xqa").attribute
+    rule = knowledge().engine("flashinfer-xqa").attribute
     group = make_launch("kernel_mha")
     for vendors, strength in (((), Strength.LIKELY), (("tensorrt-llm",), Strength.WEAK)):
         vote = rule(group, Surroundings(vendors=frozenset(vendors)))
