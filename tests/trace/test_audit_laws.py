@@ -29,6 +29,7 @@ ENGINES: list[tuple[str, dc.Geometry, str, dict[str, Any], int]] = [
     ("flash-attention-3", dc.Geometry(64, 8, 128), "h200-sxm", {}, 16),
     ("flashinfer", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
     ("flashinfer", dc.Geometry(32, 8, 128), "h200-sxm", {"path": "cuda_cores"}, 16),
+    ("flashinfer-mla", MLA, "h200-sxm", {}, 64),
     ("flashmla", MLA, "h200-sxm", {}, 64),
     ("vllm-triton-mla", MLA, "h200-sxm", {}, 16),
     ("paged-attention-v1", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
@@ -149,5 +150,4 @@ def test_every_modelled_engine_with_a_kernel_of_its_own_is_covered() -> None:
     """The list above holds all engines that a trace can show."""
     shown = {load_policy(e[0].partition("@")[0]).name for e in ENGINES}
     not_in_traces = {"flash-decoding", "bundled", "flex-decoding"}  # a textbook, our own, and names of torch's choosing
-    not_in_traces |= {"flashinfer-mla"}  # its kernels are not recognised yet
     assert shown == set(dc.engine_names()) - not_in_traces

@@ -15,7 +15,7 @@ from decodecalc.trace.recognise import MERGE, PREFILL, STAGE1, NameRule
 from decodecalc.trace.settings import Setting
 from decodecalc.trace.warnings import fixed_to_one
 
-FLASHINFER = "flashinfer"
+FLASHINFER, FLASHINFER_MLA = "flashinfer", "flashinfer-mla"
 PREFILL_TILE = 128  # CTA_TILE_Q of prefill; decode packs its group into 16 rows (64 for larger groups)
 
 
@@ -88,6 +88,18 @@ def _xqa_vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
     return Vote(strength=Strength.WEAK if foreign else Strength.LIKELY, why=f"{why}: FlashInfer's", split=split)
 
 
+def _mla_vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
+    """The merge runs inside the kernel, whose grid is persistent: the launch does not show whether it split."""
+    return Vote(strength=Strength.SURE, why=group.kind.why)
+
+
+def _infer_mla(group: LaunchGroup, q_heads: int | None) -> Inferred:
+    """Grid (blocks of a cluster, clusters): persistent."""
+    (_, clusters, _), _ = grids(group)
+    how = "persistent grid (blocks of a cluster, clusters): neither heads nor requests in it"
+    return Inferred(q_heads=q_heads, kv_heads=1, head_dim=576, splits_launched=clusters, mla=True, how=how)
+
+
 TRACE = TraceKnowledge(
     families=(KernelFamily(name=FLASHINFER, shows_head_dim=True),),
     names=(
@@ -112,6 +124,12 @@ TRACE = TraceKnowledge(
             why="FlashInfer prefill",
         ),
         NameRule(
+            pattern=r"BatchMLAPagedAttentionKernel|BatchMLAPageAttentionHopperKernel",
+            family=FLASHINFER_MLA,
+            role=STAGE1,
+            why="FlashInfer's MLA kernel over a paged cache",
+        ),
+        NameRule(
             pattern=r"PersistentVariableLengthMergeStatesKernel",
             family=FLASHINFER,
             role=MERGE,
@@ -128,6 +146,7 @@ TRACE = TraceKnowledge(
             explanations=_explained,
             warnings=(fixed_to_one,),
         ),
+        EngineTrace(engine="flashinfer-mla", families=(FLASHINFER_MLA,), attribute=_mla_vote, infer=_infer_mla),
         EngineTrace(engine="flashinfer-xqa", families=(XQA,), attribute=_xqa_vote, infer=infer_xqa),
     ),
 )

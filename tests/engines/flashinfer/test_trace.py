@@ -123,3 +123,15 @@ def test_a_vote_for_xqa_is_weak_among_foreign_kernels() -> None:
         vote = rule(group, Surroundings(vendors=frozenset(vendors)))
         assert vote is not None
         assert vote.strength == strength
+
+
+@given(geo=strategies.mla_geometries(), seq_lens=st.lists(st.integers(1, 70_000), min_size=1, max_size=30))
+@settings(max_examples=20, deadline=None)
+def test_the_mla_kernel_shows_its_clusters_only(geo: dc.Geometry, seq_lens: list[int]) -> None:
+    """Work is listed by the host, the merge runs inside: whether keys were split is not in the launch."""
+    plan = dc.plan("flashinfer-mla", geo, dc.Batch(seq_lens), kv=dc.KvCache(page_size=64), gpu="h200-sxm")
+    group = launch_of(plan)
+    found = knowledge().attribute(group, Surroundings())
+    assert (found.engines, found.path_split) == (("flashinfer-mla",), None)
+    seen = knowledge().infer(group, "flashinfer-mla", geo.q_heads)
+    assert (seen.splits_launched, seen.kv_heads, seen.batch) == (plan.splits.launched, 1, None)
