@@ -7,9 +7,43 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from decodecalc.launch.plan import KernelLaunch, LaunchPlan
-from decodecalc.trace.events import KernelShape, dim3
+from decodecalc.trace.events import LaunchShape, dim3
 from decodecalc.trace.load import knowledge
 from decodecalc.trace.pairing import LaunchGroup, Timing
+
+# Whole names of kernels whose plans call them otherwise (or by a name that only the whole name makes theirs).
+WHOLE_NAMES = {
+    "attention_kernel": "void turbomind::attention_kernel<turbomind::AttentionUniversal<X> >(P)",
+    "reduce": "void turbomind::attention::reduce<32, 4, 8, 128, __half>(P)",
+    "flex_decoding": "triton_tem_fused_flex_attention_0",
+    "inductor reduction": "triton_per_fused_flex_attention_1",
+    "mla_decode_stage1_asm": "aiter::mla_dec_stage1_bf16_a16w16_subQ16_mqa16",
+    "mla_decode_stage1_asm_ps": "aiter::mla_a16w16_qh16_qseqlen1_gqaratio16_ps",
+    "kernel_mha_ampere_hmma": "kernel_mha",
+    "kernel_mha_hopper_gmma": "kernel_mha",
+    "kernel_mha_sm120_mla": "kernel_mha",
+}
+# Kernels of the CuTe DSL, whose names join module, class and argument types.
+CUTE = ("FlashAttention", "FlashPrepareScheduler", "BlackwellFusedMultiHeadAttention")
+# Blocks of XQA kernels by their threads: warp groups stand in the third extent, but for MLA.
+XQA_BLOCKS = {256: (128, 1, 2), 384: (128, 1, 3)}
+
+
+def whole_name(kernel: str) -> str:
+    """What a profiler shows for a kernel that plans call by this name."""
+    if kernel.startswith(CUTE):
+        return f"kernel_cutlass_kernel_flash_attncute{kernel}_object_at__tensor000o1110_None_0"
+    return WHOLE_NAMES.get(kernel, kernel)
+
+
+def block_of(kernel: KernelLaunch) -> tuple[int, int, int] | None:
+    """A block's extents, which plans know as threads only."""
+    if kernel.threads is None:
+        return None
+    if kernel.name.startswith("kernel_mha") and not kernel.name.endswith("_mla"):
+        return XQA_BLOCKS[kernel.threads]
+    return (kernel.threads, 1, 1)
+
 
 ONE_TIME = Timing.of(np.array([1e-5], dtype=np.float32))
 
@@ -28,10 +62,10 @@ def make_launch(
     merge_kind = None if merge is None else knowledge().recognise(merge[0])
     return LaunchGroup(
         kind=kind,
-        stage1=KernelShape(name, dim3(grid), dim3(block)),
-        merge=None if merge is None else KernelShape(merge[0], dim3(merge[1]), (128, 1, 1)),
+        stage1=LaunchShape(name, dim3(grid), dim3(block)),
+        merge=None if merge is None else LaunchShape(merge[0], dim3(merge[1]), (128, 1, 1)),
         merge_kind=merge_kind,
-        scheduler=None if scheduler is None else KernelShape(scheduler, (1, 1, 1), (32, 1, 1)),
+        scheduler=None if scheduler is None else LaunchShape(scheduler, (1, 1, 1), (32, 1, 1)),
         graph=graph,
         ranks=(0,),
         device=0,

@@ -16,7 +16,7 @@ from decodecalc.units import human_rate, human_seconds
 if TYPE_CHECKING:
     from decodecalc.launch.plan import KernelLaunch
     from decodecalc.trace.audit import Audit
-    from decodecalc.trace.events import KernelShape
+    from decodecalc.trace.events import LaunchShape
     from decodecalc.trace.judged import JudgedLaunch
     from decodecalc.trace.pairing import Timing
 
@@ -138,7 +138,7 @@ def _grid(kernel: KernelLaunch | None) -> list[int] | None:
     return None if grid is None else list(grid)
 
 
-def _shape(prefix: str, shape: KernelShape | None) -> dict[str, Any]:
+def _shape(prefix: str, shape: LaunchShape | None) -> dict[str, Any]:
     return {
         f"{prefix}grid": list(shape.grid) if shape is not None and shape.grid else None,
         f"{prefix}threads": shape.threads if shape is not None else None,

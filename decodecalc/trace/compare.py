@@ -7,7 +7,7 @@ from typing import Any
 
 from decodecalc.launch.plan import KernelLaunch, LaunchPlan
 from decodecalc.trace.attribution import Attribution
-from decodecalc.trace.events import KernelShape, dim3
+from decodecalc.trace.events import LaunchShape, dim3
 from decodecalc.trace.pairing import LaunchGroup
 
 KERNEL = "kernel"
@@ -94,7 +94,7 @@ def claims(
     return tuple(out)
 
 
-def _launch(what: str, planned: KernelLaunch, seen: KernelShape, has_grid: bool = True) -> list[LaunchClaim]:
+def _launch(what: str, planned: KernelLaunch, seen: LaunchShape, has_grid: bool = True) -> list[LaunchClaim]:
     """Grid and threads, where both sides have them."""
     out = []
     if seen.grid is not None and has_grid:

@@ -6,15 +6,19 @@ Whose launch it is, each engine says in its own folder.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from decodecalc.trace.inference import Inferred, grids
+from decodecalc.trace.judged import JudgedLaunch, LaunchWarning
 from decodecalc.trace.kernel_names import NameFacts
 from decodecalc.trace.knowledge import KernelFamily, TraceKnowledge
 from decodecalc.trace.pairing import LaunchGroup
 from decodecalc.trace.recognise import MERGE, PREFILL, SCHEDULER, STAGE1, NameRule
+from decodecalc.trace.steps import StepNote
 
 UNIFIED, TRITON_DECODE, MERGE_STATES = "unified-attention", "triton-decode", "merge-states"
 XQA, GENERATED_FMHA = "xqa", "generated-fmha"
+FIXED_SEGMENTS = 16  # of every split launch of the unified kernel, where nobody computes the number
 XQA_MLA_THREADS = 384  # mla_sm120.cu: 3 warp groups in one row; the other XQA kernels have blocks of 128 x 1 x 2 or 3
 
 
@@ -22,9 +26,9 @@ def generated_fmha_facts(name: str) -> NameFacts:
     """fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16MultiCtasKvVarSeqQ8Kv128Static…: the name of a generated
     kernel spells its parameters: head dims (H, or HQk and HV), page (P), tile (Q and Kv), whether keys are split."""
     own = re.sub(r".*?Kernel_", "", name, count=1)
-    heads = re.search(r"H(\d+)", own)
-    qk, v = re.search(r"HQk(\d+)", own), re.search(r"HV(\d+)", own)
-    page, tile = re.search(r"P(\d+)(?=Multi|VarSeq)", own), re.search(r"VarSeqQ(\d+)Kv(\d+)", own)
+    heads = re.search(r"H(\d{1,6})", own)
+    qk, v = re.search(r"HQk(\d{1,6})", own), re.search(r"HV(\d{1,6})", own)
+    page, tile = re.search(r"P(\d{1,6})(?=Multi|VarSeq)", own), re.search(r"VarSeqQ(\d{1,6})Kv(\d{1,6})", own)
     dim = qk or heads
     return NameFacts(
         split="MultiCtasKv" in own,
@@ -51,6 +55,17 @@ def infer_xqa(group: LaunchGroup, q_heads: int | None) -> Inferred:
     ratio = None if q_heads is None or q_heads % y else q_heads // y
     how = "grid (splits, KV heads, requests), if every request has one query token"
     return Inferred(q_heads=q_heads, kv_heads=y, group=ratio, batch=z, query_tokens=z, splits_launched=x, how=how)
+
+
+def mixed_batch(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
+    """A prefill in the batch makes the whole batch take the unsplit path of the unified kernel."""
+    mixed = next((n for n in notes if n.prefills and n.decodes), None)
+    if mixed is not None and not launch.observed_split:
+        text = (
+            f"{mixed.prefills} prefill and {mixed.decodes} decode requests share a step: all of them take the unsplit "
+            "path"
+        )
+        yield LaunchWarning(code="mixed_batch", text=text)
 
 
 SHARED = TraceKnowledge(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decodecalc.trace.events import EventLog, KernelShape, Trace
+from decodecalc.trace.events import EventLog, LaunchShape, Trace
 from decodecalc.trace.recognise import MERGE, OTHER, PREFILL, SCHEDULER, STAGE1, NameBook, Recognition
 
 _ROLES = (STAGE1, MERGE, SCHEDULER, PREFILL, OTHER)
@@ -60,10 +60,10 @@ class LaunchGroup:
     """
 
     kind: Recognition
-    stage1: KernelShape
-    merge: KernelShape | None
+    stage1: LaunchShape
+    merge: LaunchShape | None
     merge_kind: Recognition | None
-    scheduler: KernelShape | None
+    scheduler: LaunchShape | None
     graph: bool
     ranks: tuple[int, ...]
     device: int
@@ -101,10 +101,10 @@ class LaunchGroup:
 class _Piece:
     """A group's launches on one stream. times [n, 3]: seconds of stage 1, merge, scheduler; NaN: did not run."""
 
-    stage1: KernelShape
-    merge: KernelShape | None
+    stage1: LaunchShape
+    merge: LaunchShape | None
     graph: bool
-    scheduler: KernelShape | None
+    scheduler: LaunchShape | None
     rank: int
     device: int
     times: npt.NDArray[np.float32]
@@ -113,7 +113,7 @@ class _Piece:
 def pair(traces: list[Trace], book: NameBook) -> list[LaunchGroup]:
     """All launch groups of the traces, those that take most time first. A merge without a stage 1 is a group of its
     own, whose `kind` is that of the merge."""
-    together: dict[tuple[KernelShape, KernelShape | None, bool], list[_Piece]] = {}
+    together: dict[tuple[LaunchShape, LaunchShape | None, bool], list[_Piece]] = {}
     for rank, trace in enumerate(traces):
         for piece in _of_log(trace.log, book, rank):
             together.setdefault((piece.stage1, piece.merge, piece.graph), []).append(piece)

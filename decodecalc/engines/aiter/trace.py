@@ -5,9 +5,8 @@ Sources: aiter/ops/triton/attention/unified_attention.py, aiter/ops/triton/gluon
 
 from __future__ import annotations
 
-from decodecalc.engines.vllm.trace import SEGMENTS, mixed_batch
 from decodecalc.trace.attribution import Strength, Surroundings, Vote
-from decodecalc.trace.families import UNIFIED
+from decodecalc.trace.families import FIXED_SEGMENTS, UNIFIED, mixed_batch
 from decodecalc.trace.inference import Inferred, grids
 from decodecalc.trace.kernel_names import function_name
 from decodecalc.trace.knowledge import EngineTrace, KernelFamily, TraceKnowledge
@@ -25,8 +24,8 @@ def _unified(group: LaunchGroup, around: Surroundings) -> Vote | None:
     if name == "kernel_unified_attention" or not around.is_amd:
         return None
     split = name.endswith("_3d")
-    if split and grid is not None and grid[2] != SEGMENTS:
-        why = f"{grid[2]} segments: vLLM up to 0.19 always has {SEGMENTS}"
+    if split and grid is not None and grid[2] != FIXED_SEGMENTS:
+        why = f"{grid[2]} segments: vLLM up to 0.19 always has {FIXED_SEGMENTS}"
         return Vote(strength=Strength.LIKELY, why=why, split=split)
     if not split and grid is not None:
         if grid[0] >= grid[1]:

@@ -21,7 +21,7 @@ from decodecalc.trace.warnings import fixed_to_one
 
 LEAN = "_lean_attention_decode_kernel"
 LARGEST_LOW_CAP = 16  # caps above it were raised by hand or by the model's context, so that nothing is to be advised
-_STEP = re.compile(r"step\[(DECODE|EXTEND|MIXED) bs=(\d+)")
+_STEP = re.compile(r"step\[(DECODE|EXTEND|MIXED) bs=(\d{1,9})")
 
 
 def read_step(text: str) -> StepNote | None:

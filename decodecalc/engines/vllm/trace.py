@@ -14,7 +14,7 @@ from decodecalc.engines.vllm.triton_mla import HEADS_PER_BLOCK, KEYS_PER_SPLIT
 from decodecalc.intmath import next_power_of_2
 from decodecalc.trace.attribution import Strength, Surroundings, Vote
 from decodecalc.trace.candidates import Candidate
-from decodecalc.trace.families import TRITON_DECODE, UNIFIED
+from decodecalc.trace.families import FIXED_SEGMENTS, TRITON_DECODE, UNIFIED, mixed_batch
 from decodecalc.trace.inference import Inferred, grids
 from decodecalc.trace.judged import JudgedLaunch, LaunchWarning
 from decodecalc.trace.kernel_names import NameFacts, flag, function_name, integer, template_arguments
@@ -27,11 +27,10 @@ from decodecalc.trace.warnings import fixed_to_one, unsplit_although_planned
 
 PAGED, ROCM = "paged-attention", "rocm-paged"
 MIN_ROWS = 16  # BLOCK_M of the unified kernel, at least
-SEGMENTS = 16  # of every split launch up to 0.19
 ROCM_PARTITION_KEYS = 256
 
 # execute_32_context_0(sq0sk0…)_generation_32(sq32sk55086…); older releases write token counts only.
-_STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)\(([^)]*)\)_generation_(\d+)\(([^)]*)\)")
+_STEP = re.compile(r"execute_(?:\d+_)?context_(\d{1,9})\(([^)]*)\)_generation_(\d{1,9})\(([^)]*)\)")
 
 
 def read_step(text: str) -> StepNote | None:
@@ -43,7 +42,7 @@ def read_step(text: str) -> StepNote | None:
     match = _STEP.search(text)
     if match is None:
         return None
-    keys = re.match(r"sq\d+sk(\d+)", match[4])
+    keys = re.match(r"sq\d+sk(\d{1,15})(?!\d)", match[4])
     return step_note(int(match[1]), int(match[3]), int(keys[1]) if keys else None)
 
 
@@ -95,7 +94,7 @@ def _unified(group: LaunchGroup, around: Surroundings) -> Vote | None:
     if not around.is_amd:
         why = "a kernel for each path: vLLM up to 0.19, as aiter runs on AMD only"
         return Vote(strength=Strength.SURE, why=why, split=split)
-    if split and grid is not None and grid[2] != SEGMENTS:
+    if split and grid is not None and grid[2] != FIXED_SEGMENTS:
         return None
     if not split and grid is not None and grid[0] >= grid[1]:
         why = f"2D grid {grid} has query blocks first: vLLM's order up to 0.19 (aiter's is KV heads first)"
@@ -287,17 +286,6 @@ def _fixed_splits(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator
     if launch.plan is not None:
         text += f"; S* is {launch.plan.s_star}"
     yield LaunchWarning(code="fixed_splits", text=text)
-
-
-def mixed_batch(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """A prefill in the batch makes the whole batch take the unsplit path of the unified kernel."""
-    mixed = next((n for n in notes if n.prefills and n.decodes), None)
-    if mixed is not None and not launch.observed_split:
-        text = (
-            f"{mixed.prefills} prefill and {mixed.decodes} decode requests share a step: all of them take the unsplit "
-            "path"
-        )
-        yield LaunchWarning(code="mixed_batch", text=text)
 
 
 TRACE = TraceKnowledge(

@@ -36,6 +36,13 @@ def test_the_name_spells_the_parameters(name: str, facts: NameFacts) -> None:
     assert (found.engines, found.path_split) == (("trtllm-gen",), facts.split)
 
 
+def test_numbers_that_nobody_generates_are_not_read() -> None:
+    """A name of thousands of digits is a name like any other."""
+    facts = make_launch(f"fmhaSm100fKernel_QkvE4m3H{'9' * 6000}VarSeqQ{'8' * 5000}Kv1ForGen").kind.facts
+    assert facts.tile_rows is None
+    assert facts.head_dim is None or facts.head_dim < 10**6
+
+
 def test_the_context_phase_is_a_prefill() -> None:
     """Only names of the generation phase are decode kernels."""
     assert knowledge().attribute(make_launch(CONTEXT), Surroundings()).what == PROMPT

@@ -244,6 +244,8 @@ def test_a_graph_of_more_requests_is_tried_first() -> None:
         ("execute_context_0(0)_generation_4(4)", (0, 4, None)),
         ("step[DECODE bs=4]", None),
         ("execute_1_context_99999999(a)_generation_1(b)", None),
+        (f"execute_1_context_{'9' * 5000}(a)_generation_1(b)", None),
+        (f"execute_1_context_0(a)_generation_1(sq1sk{'9' * 5000}sq)", (0, 1, None)),
     ],
 )
 def test_annotations_of_the_model_runner(text: str, note: tuple[int, int, int | None] | None) -> None:
