@@ -372,3 +372,12 @@ def test_codes_of_warnings_are_snake_case() -> None:
     found = [c for path in package.rglob("*.py") for c in re.findall(r'code="([^"]+)"', path.read_text())]
     assert "threshold_cliff" in found
     assert all(re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", code) for code in found)
+
+
+@pytest.mark.parametrize("length", [8192, 300])
+def test_flash_attention_3_is_held_against_a_long_and_a_short_length(judge: Any, events_of: Any, length: int) -> None:
+    """Without lengths a split and an unsplit launch of a known batch are both right for some length."""
+    batch = dc.Batch([length] * 2)
+    events = events_of(dc.plan("flash-attention-3", LLAMA, batch, gpu="h200-sxm"))
+    (group,) = judge(events, layer_groups=LAYER, requests=(2,)).groups
+    assert (group.status, group.lengths) == ("match", "unknown")
