@@ -208,7 +208,7 @@ class Computes(Reader):
 
 
 @dataclass(frozen=True)
-class Launches(Reader):
+class LaunchCalls(Reader):
     """What kernels a function launches in several cases: (name, grid, values of `keywords`) each, or the first only."""
 
     function: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from decodecalc.drift.checks import Check, NotFoundError, Reading
 from decodecalc.drift.locate import Found, find_packages, installed_trees
-from decodecalc.drift.packages import PACKAGES, Followed
+from decodecalc.drift.package import Followed, packages
 from decodecalc.drift.source import Folder, open_tree
 from decodecalc.errors import InputError, MissingDependencyError, UnknownNameError
 from decodecalc.launch.policy import Policy, PolicyVersion, version_key
@@ -77,7 +77,7 @@ def inspect_path(path: str) -> list[Verdict]:
     """Every policy that follows a package found under `path`. InputError when there is none."""
     found = find_packages(open_tree(path))
     if not found:
-        names = ", ".join(package.name for package in PACKAGES)
+        names = ", ".join(package.name for package in packages())
         raise InputError(
             f"{path} holds none of {names}: give a site-packages folder, a venv, a source checkout, a .whl or a .tar.gz"
         )
@@ -93,7 +93,7 @@ def inspect_environment() -> list[Verdict]:
             if name in each.package.distributions and (each.package.name, each.where) not in known:
                 found.append(Found(each.package, each.tree, each.root, version))
     if not found:
-        names = ", ".join(package.distributions[0] for package in PACKAGES)
+        names = ", ".join(package.distributions[0] for package in packages())
         raise MissingDependencyError(
             f"none of {names} is installed in this interpreter: --path takes another environment, a checkout or a wheel"
         )
@@ -119,7 +119,7 @@ def _verdicts(found: Found) -> Iterator[Verdict]:
         outcomes = _run(followed.checks, version, found)
         also: tuple[str, ...] = ()
         if not _hold(outcomes):
-            others = [v for v in _candidates(policy, followed) if v is not version]
+            others = [v for v in followed.candidates(policy) if v is not version]
             also = tuple(v.name for v in others if _hold(_run(followed.checks, v, found)))
             if found.version is None and not known and also:
                 # Nothing names the release: take the newest version that the sources agree with.
@@ -141,16 +141,9 @@ def _hold(outcomes: Sequence[Outcome]) -> bool:
     return all(outcome.status != DIFFERS for outcome in outcomes)
 
 
-def _candidates(policy: Policy, followed: Followed) -> list[PolicyVersion]:
-    """The policy's versions that are this package's: of two code bases in one policy, only one is."""
-    if followed.versions:
-        return [v for v in policy.versions if v.name.startswith(followed.versions)]
-    return [v for v in policy.versions if not v.name.startswith("vllm-")]
-
-
 def _policy_version(policy: Policy, followed: Followed, version: str | None) -> tuple[PolicyVersion, bool]:
     """The version of our policy to compare with, and whether it is known to cover the package's."""
-    candidates = _candidates(policy, followed)
+    candidates = followed.candidates(policy)
     if followed.fixed is not None:
         return policy.version(followed.fixed), version is None
     if version is None:

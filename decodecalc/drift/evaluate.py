@@ -98,7 +98,7 @@ _PURE: dict[str, Callable[..., Any]] = {
     "tuple": tuple, "str": str,
     "maximum": max, "minimum": min, "cdiv": cdiv, "ceildiv": cdiv, "ceil_div": cdiv, "next_power_of_2": next_power_of_2,
     "ceil": math.ceil, "floor": math.floor, "log2": math.log2, "constexpr": _same,
-    # vLLM's marker of a block size that must be a multiple of something: what matters is of what.
+    # A marker of a block size that must be a multiple of something: what matters is of what.
     "MultipleOf": int,
 }  # fmt: skip
 _SAME = ("to", "item")  # methods that change a value's type or place only

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from decodecalc.drift.packages import PACKAGES, Package
+from decodecalc.drift.package import Package, packages
 from decodecalc.drift.source import Tree
 
 _VERSION = re.compile(
@@ -35,7 +35,7 @@ def find_packages(tree: Tree) -> list[Found]:
     """The engine packages of a tree: a site-packages folder, a venv, a checkout, a wheel or a source archive."""
     sites = list(_site_folders(tree))
     found = []
-    for package in PACKAGES:
+    for package in packages():
         for site in sites:
             roots = [site + root for root in package.roots]
             here = [root for root in roots if any(tree.has(root + probe) for probe in package.probes)]
@@ -47,10 +47,9 @@ def find_packages(tree: Tree) -> list[Found]:
 
 
 def _without_forks(found: list[Found]) -> list[Found]:
-    """vLLM's fork of flash-attention contains upstream's folders: they are the fork's, not upstream's."""
-    fork = {f.tree.label + f.root for f in found if f.package.name == "vllm-flash-attn"}
-    upstream = ("flash-attn", "flash-attn-3")
-    return [f for f in found if not (f.package.name in upstream and f.tree.label + f.root in fork)]
+    """A fork's checkout contains its upstream's folders: they are the fork's, not upstream's."""
+    inside = {(name, f.tree.label + f.root) for f in found for name in f.package.contains}
+    return [f for f in found if (f.package.name, f.tree.label + f.root) not in inside]
 
 
 def _site_folders(tree: Tree) -> Iterator[str]:
@@ -105,7 +104,7 @@ def installed_trees() -> Iterable[tuple[str, str, str]]:
     """(distribution, version, folder) of the engine packages that the running interpreter would import."""
     from importlib import metadata
 
-    wanted = {name for package in PACKAGES for name in package.distributions}
+    wanted = {name for package in packages() for name in package.distributions}
     seen = set()
     for distribution in metadata.distributions():
         name = normalised(distribution.metadata["Name"] or "")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import pkgutil
 from collections.abc import Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from decodecalc.errors import UnknownNameError
@@ -88,3 +91,18 @@ def load_policies(names: Iterable[str]) -> list[tuple[Policy, str | None]]:
             policy.version(version)
             out.append((policy, version))
     return out
+
+
+def folder_modules(name: str) -> list[ModuleType]:
+    """The module called `name` of every engine folder that has one: first of the folders that hold registered engines,
+    in the listing's order, then of all other folders, by name. A folder is found by being there."""
+    import decodecalc.engines as engines
+
+    registered = [module.rpartition(".")[0] for module in _MODULES.values()]
+    present = [f"{engines.__name__}.{found.name}" for found in pkgutil.iter_modules(engines.__path__) if found.ispkg]
+    packages = dict.fromkeys([*registered, *sorted(present)])
+    return [
+        importlib.import_module(f"{package}.{name}")
+        for package in packages
+        if importlib.util.find_spec(f"{package}.{name}") is not None
+    ]

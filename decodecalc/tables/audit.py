@@ -15,17 +15,19 @@ from decodecalc.units import human_rate, human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.launch.plan import KernelLaunch
-    from decodecalc.trace.audit import Audit, GroupAudit
-    from decodecalc.trace.events import KernelShape
+    from decodecalc.trace.audit import Audit
+    from decodecalc.trace.events import LaunchShape
+    from decodecalc.trace.judged import JudgedLaunch
     from decodecalc.trace.pairing import Timing
 
 MOST_KERNEL_NAME = 120
+SCHEMA = 2  # 2: codes of warnings in snake case
 
 
 def audit_table(audit: Audit, inputs: Mapping[str, Any], heading: list[str]) -> Table:
     """One row per launch group, those that take most time first."""
     rows = [_row(group) for group in audit.groups]
-    return Table("audit", inputs, rows, _columns(rows), [*heading, plain(audit.verdict)], _notes(audit))
+    return Table("audit", inputs, rows, _columns(rows), [*heading, plain(audit.verdict)], _notes(audit), schema=SCHEMA)
 
 
 def audit_page(audit: Audit, table: Table) -> str:
@@ -38,10 +40,10 @@ def audit_page(audit: Audit, table: Table) -> str:
     return page(title, [section], verdict=audit.verdict, passed=audit.passed)
 
 
-def _details(audit: GroupAudit) -> Details:
+def _details(audit: JudgedLaunch) -> Details:
     group = audit.group
     name = audit.engine or function_name(group.stage1.name)[:MOST_KERNEL_NAME]
-    pairs = [("kernel", group.stage1.name[:400]), ("taken for", audit.belief.why)]
+    pairs = [("kernel", group.stage1.name[:400]), ("taken for", audit.attribution.why)]
     if audit.versions:
         pairs.append(("versions that agree", ", ".join(audit.versions)))
     if audit.seen.how:
@@ -63,8 +65,8 @@ def _details(audit: GroupAudit) -> Details:
     return Details(f"{name} {grid_text(group.stage1.grid)}: {audit.status}", lines, pairs)
 
 
-def _row(audit: GroupAudit) -> dict[str, Any]:
-    group, planned, model = audit.group, audit.plan, audit.model
+def _row(audit: JudgedLaunch) -> dict[str, Any]:
+    group, planned, model = audit.group, audit.plan, audit.against_model
     stage1 = planned.stage1 if planned is not None else None
     merge = planned.merge if planned is not None else None
     return {
@@ -72,7 +74,7 @@ def _row(audit: GroupAudit) -> dict[str, Any]:
         "engine": audit.engine,
         "version": audit.version,
         "versions": list(audit.versions),
-        "why": plain(audit.belief.why),
+        "why": plain(audit.attribution.why),
         "family": group.family,
         "layer_group": audit.layer.name if audit.layer else None,
         "layers": audit.layers,
@@ -126,7 +128,7 @@ def _row(audit: GroupAudit) -> dict[str, Any]:
     }
 
 
-def _lengths_known(audit: GroupAudit, which: str) -> list[int] | None:
+def _lengths_known(audit: JudgedLaunch, which: str) -> list[int] | None:
     return list(getattr(audit.plan.splits, which)) if audit.plan is not None and audit.lengths_known else None
 
 
@@ -136,7 +138,7 @@ def _grid(kernel: KernelLaunch | None) -> list[int] | None:
     return None if grid is None else list(grid)
 
 
-def _shape(prefix: str, shape: KernelShape | None) -> dict[str, Any]:
+def _shape(prefix: str, shape: LaunchShape | None) -> dict[str, Any]:
     return {
         f"{prefix}grid": list(shape.grid) if shape is not None and shape.grid else None,
         f"{prefix}threads": shape.threads if shape is not None else None,
@@ -195,10 +197,10 @@ def _notes(audit: Audit) -> list[str]:
     for group in audit.groups:
         if group.engine:
             versions = f" ({group.versions[-1]} to {group.versions[0]})" if len(group.versions) > 1 else ""
-            lines.append(f"{group.engine}{versions}: {group.belief.why}")
+            lines.append(f"{group.engine}{versions}: {group.attribution.why}")
     for group in audit.groups:
         lines += [f"warning, {group.engine} {grid_text(group.group.stage1.grid)}: {w.text}" for w in group.warnings]
-    if any(group.model.s_opt is not None for group in audit.groups):
+    if any(group.against_model.s_opt is not None for group in audit.groups):
         lines.append(
             "model: predicted time of the plan with its launches; S_opt: the fastest split count, timed for the "
             "bundled kernel"

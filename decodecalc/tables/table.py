@@ -38,7 +38,8 @@ class Table:
     """What a command found. `rows` are flat and go whole into json and csv; `columns` choose what people see.
 
     heading: lines above the table (the scenario and the defaults used); notes: lines below it. shown: the rows that
-    people see, where those are not all (what was refused is in json and csv, and in a note).
+    people see, where those are not all (what was refused is in json and csv, and in a note). schema: number of the JSON
+    schema, raised where a key goes away or a value is spelled differently.
     """
 
     command: str
@@ -48,6 +49,7 @@ class Table:
     heading: Sequence[str] = ()
     notes: Sequence[str] = field(default=())
     shown: Sequence[Mapping[str, Any]] | None = None
+    schema: int = 1
 
     def shown_columns(self) -> Sequence[Column]:
         """The columns for people: those given, or every key of the first row."""
@@ -120,7 +122,8 @@ def render(table: Table, format: str, *, terminal: bool = False, width: int = 10
 def _json(table: Table) -> str:
     import json
 
-    payload = {"schema": f"decodecalc/{table.command}/1", "inputs": table.inputs, "rows": [dict(r) for r in table.rows]}
+    schema = f"decodecalc/{table.command}/{table.schema}"
+    payload = {"schema": schema, "inputs": table.inputs, "rows": [dict(r) for r in table.rows]}
     return json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

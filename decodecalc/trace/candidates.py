@@ -10,22 +10,13 @@ from decodecalc.batch import Batch
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup
-from decodecalc.trace.infer import Inferred
+from decodecalc.trace.inference import Inferred
 from decodecalc.trace.steps import StepNote
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 DEFAULT_HEAD_DIM = 128
-# Lengths that stand in where none are known, for engines whose launch then says something all the same: one long
-# enough to be split, one short enough not to be.
-_STAND_INS: Mapping[str, tuple[int, ...]] = {
-    "vllm-triton": (8192,),
-    "sglang-triton": (8192,),
-    "aiter-unified": (8192, 512),
-    "flash-attention-3": (8192, 256),
-}
-
 GIVEN, ANNOTATED, UNKNOWN = "given", "annotated", "unknown"
 
 
@@ -62,15 +53,18 @@ class Candidate:
     inferred: tuple[str, ...]
 
 
-def candidates(engine: str, known: Known, seen: Inferred, notes: Sequence[StepNote]) -> tuple[list[Candidate], str]:
-    """Everything the group may be, and what is missing when that is nothing."""
+def candidates(
+    known: Known, seen: Inferred, notes: Sequence[StepNote], stand_ins: Sequence[int] = ()
+) -> tuple[list[Candidate], str]:
+    """Everything the group may be, and what is missing when that is nothing. stand_ins: lengths to take where nothing
+    says any, for engines whose launch then means something all the same."""
     layers, from_launch = _layers(known, seen)
     if not layers:
         return [], "the layer (--model, or --q-heads, --kv-heads, --head-dim)"
     out = []
     missing = ""
     for layer in layers:
-        batches, missing = _batches(engine, known, seen, notes)
+        batches, missing = _batches(known, seen, notes, stand_ins)
         out += [Candidate(layer, batch, lengths, (*from_launch, *taken)) for batch, lengths, taken in batches]
     return out, missing
 
@@ -87,7 +81,7 @@ def _layers(known: Known, seen: Inferred) -> tuple[tuple[LayerGroup, ...], tuple
 
 
 def _batches(
-    engine: str, known: Known, seen: Inferred, notes: Sequence[StepNote]
+    known: Known, seen: Inferred, notes: Sequence[StepNote], stand_ins: Sequence[int]
 ) -> tuple[list[tuple[Batch, str, tuple[str, ...]]], str]:
     """(batch, where its lengths come from, what was inferred) triples."""
     if known.ragged is not None:
@@ -110,7 +104,6 @@ def _batches(
         return [(Batch.uniform(b, c, q_len), GIVEN, taken) for b in sizes for c in known.contexts], ""
     if seen.context_range is not None:
         return [(Batch.uniform(b, seen.context_range[1], q_len), UNKNOWN, (*taken, "length range")) for b in sizes], ""
-    stand_ins = _STAND_INS.get(engine)
-    if stand_ins is None:
+    if not stand_ins:
         return [], "the KV lengths (--context or --seq-lens), on which this engine's launch depends"
     return [(Batch.uniform(b, c, q_len), UNKNOWN, taken) for b in sizes for c in stand_ins], ""

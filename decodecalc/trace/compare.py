@@ -6,23 +6,41 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodecalc.launch.plan import KernelLaunch, LaunchPlan
-from decodecalc.trace.beliefs import Belief
-from decodecalc.trace.events import KernelShape, dim3
-from decodecalc.trace.kernel_names import function_name
+from decodecalc.trace.attribution import Attribution
+from decodecalc.trace.events import LaunchShape, dim3
 from decodecalc.trace.pairing import LaunchGroup
-from decodecalc.trace.recognise import FA2, FA3, FLASHINFER, PAGED, ROCM, UNIFIED
 
 KERNEL = "kernel"
-PATHS, SPLIT_PATHS = ("2d", "3d"), ("unsplit", "split")  # vLLM's words, everyone else's
 
 
-@dataclass(frozen=True)
-class Claim:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFamily:
+    """Kernels that call one another, and what their launches show beside kernel, grids and threads."""
+
+    name: str
+    """What results call the family."""
+    shows_path: bool = False
+    """Whether a launch shows the path (a flag of the template, an extent of the grid), not only its merge."""
+    shows_tile: bool = False
+    """Whether the names' tiles are the plan's."""
+    shows_head_dim: bool = False
+    """Whether the names' head dim is the layer's, not rounded up."""
+    plans_merge_grid: bool = True
+    """Whether plans know the merge's grid; not where a compiler chooses it."""
+    serves_prefill: bool = False
+    """Whether the same kernel, unsplit, serves prompts too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchClaim:
     """One exact statement of a plan and what the trace shows instead or alike."""
 
     what: str
+    """What is compared."""
     predicted: Any
+    """The plan's value."""
     observed: Any
+    """The trace's."""
 
     @property
     def holds(self) -> bool:
@@ -35,43 +53,52 @@ class Claim:
         return {**plain, "holds": self.holds}
 
 
-def claims(plan: LaunchPlan, group: LaunchGroup, belief: Belief) -> tuple[Claim, ...]:
-    """Every statement of the plan that this group can confirm or refute."""
+def claims(
+    plan: LaunchPlan,
+    group: LaunchGroup,
+    attribution: Attribution,
+    family: KernelFamily,
+    kernel: str,
+    path_names: tuple[str, str],
+) -> tuple[LaunchClaim, ...]:
+    """Every statement of the plan that this group can confirm or refute. kernel: what the engine's plans call the
+    stage-1 kernel that ran; path_names: its words for unsplit and split."""
     facts = group.kind.facts
-    out = [Claim(KERNEL, plan.stage1.name, function_name(group.stage1.name))]
-    if belief.path_split is not None and group.family in (UNIFIED, FA2, FA3):
-        names = PATHS if plan.path in PATHS else SPLIT_PATHS
-        out.append(Claim("path", plan.path, names[belief.path_split]))
+    out = [LaunchClaim(KERNEL, plan.stage1.name, kernel)]
+    if attribution.path_split is not None and family.shows_path:
+        out.append(LaunchClaim("path", plan.path, path_names[attribution.path_split]))
     out += _launch("stage-1", plan.stage1, group.stage1)
-    out.append(Claim("merge runs", plan.merge is not None, group.merge is not None))
+    out.append(LaunchClaim("merge runs", plan.merge is not None, group.merge is not None))
     if plan.merge is not None and group.merge is not None:
-        out += _launch("merge", plan.merge, group.merge)
+        out += _launch("merge", plan.merge, group.merge, family.plans_merge_grid)
     scheduler = next((k for k in plan.kernels if k.role == "scheduler"), None)
     if scheduler is not None and group.scheduler is not None:
         out += _launch("scheduler", scheduler, group.scheduler)
-    if group.family in (FA2, FA3):
+    if family.shows_tile:
         out += [
-            Claim(what, predicted, observed)
+            LaunchClaim(what, predicted, observed)
             for what, predicted, observed in (
                 ("tile rows", plan.block_rows, facts.tile_rows), ("tile keys", plan.tile_keys, facts.tile_keys),
             ) if observed is not None
         ]  # fmt: skip
-    if group.family in (PAGED, ROCM, FLASHINFER) and facts.head_dim is not None:
-        out.append(Claim("head dim", plan.geometry.head_dim, facts.head_dim))
+    if family.shows_head_dim and facts.head_dim is not None:
+        out.append(LaunchClaim("head dim", plan.geometry.head_dim, facts.head_dim))
     served = None if group.merge_kind is None else group.merge_kind.facts.split_range
     if served is not None:
         bound = plan.splits.launched
         out.append(
-            Claim("split bound", bound, bound if served[0] <= bound <= served[1] else f"{served[0]} to {served[1]}")
+            LaunchClaim(
+                "split bound", bound, bound if served[0] <= bound <= served[1] else f"{served[0]} to {served[1]}"
+            )
         )
     return tuple(out)
 
 
-def _launch(what: str, planned: KernelLaunch, seen: KernelShape) -> list[Claim]:
+def _launch(what: str, planned: KernelLaunch, seen: LaunchShape, has_grid: bool = True) -> list[LaunchClaim]:
     """Grid and threads, where both sides have them."""
     out = []
-    if seen.grid is not None:
-        out.append(Claim(f"{what} grid", dim3(planned.grid), seen.grid))
+    if seen.grid is not None and has_grid:
+        out.append(LaunchClaim(f"{what} grid", dim3(planned.grid), seen.grid))
     if planned.threads is not None and seen.threads is not None:
-        out.append(Claim(f"{what} threads", planned.threads, seen.threads))
+        out.append(LaunchClaim(f"{what} threads", planned.threads, seen.threads))
     return out

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Dim3 = tuple[int, int, int]
 
-MAX_NAME = 8192  # FlashAttention-3's names have 1 500 characters; what goes far beyond is not a kernel's name
+MAX_NAME = 8192  # names with all template arguments reach 1 500 characters; what goes far beyond is not a kernel's name
 MAX_SHAPES = 200_000  # distinct (kernel, grid, block) of attention kernels: a real trace has tens
 MAX_DURATION_S = 1e9  # no kernel runs for 30 years
 MAX_NAMES = 1 << 16  # remembered verdicts on names; more distinct names only cost time
 
 
 @dataclass(frozen=True)
-class KernelShape:
+class LaunchShape:
     """One kernel as it is launched: all launches with equal fields are one shape.
 
     grid, block: extents, None where the trace has none (graph replay on ROCm). smem_bytes: static and dynamic.
@@ -57,7 +57,7 @@ class KernelEvent:
     whose grid is the one of capture time.
     """
 
-    shape: KernelShape
+    shape: LaunchShape
     start_s: float
     duration_s: float
     device: int
@@ -120,7 +120,7 @@ class EventLog:
     """
 
     wanted: Callable[[str], bool]
-    shapes: list[KernelShape] = field(default_factory=list)
+    shapes: list[LaunchShape] = field(default_factory=list)
     kernels: int = 0
     kernel_s: float = 0.0
     bad_times: int = 0
@@ -208,7 +208,7 @@ class EventLog:
             )
         name, grid, block, registers, smem = key
         number = self._shape_ids[key] = len(self.shapes)
-        shape = KernelShape(name[:MAX_NAME], dim3(grid), dim3(block), whole(registers), whole(smem))
+        shape = LaunchShape(name[:MAX_NAME], dim3(grid), dim3(block), whole(registers), whole(smem))
         if grid is not None and shape.grid is None:
             self.malformed += 1
         self.shapes.append(shape)

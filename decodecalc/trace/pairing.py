@@ -2,7 +2,8 @@
 
 Within one stream kernels run in the order of their start (a merge that is launched early, by programmatic dependent
 launch, still starts after its stage 1). Of the kernels of one family, a merge belongs to the stage-1 kernel right
-before it and a scheduler to the stage-1 kernel right after it; other kernels may stand between. A scheduler runs once
+before it and a scheduler to the stage-1 kernel right after it; other kernels may stand between. A merge in two kernels
+is one merge: the first is its shape, both are its time. A scheduler runs once
 per step in some engines and once per layer in others, so it does not tell groups apart.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decodecalc.trace.events import EventLog, KernelShape, Trace
+from decodecalc.trace.events import EventLog, LaunchShape, Trace
 from decodecalc.trace.recognise import MERGE, OTHER, PREFILL, SCHEDULER, STAGE1, NameBook, Recognition
 
 _ROLES = (STAGE1, MERGE, SCHEDULER, PREFILL, OTHER)
@@ -59,10 +60,10 @@ class LaunchGroup:
     """
 
     kind: Recognition
-    stage1: KernelShape
-    merge: KernelShape | None
+    stage1: LaunchShape
+    merge: LaunchShape | None
     merge_kind: Recognition | None
-    scheduler: KernelShape | None
+    scheduler: LaunchShape | None
     graph: bool
     ranks: tuple[int, ...]
     device: int
@@ -100,10 +101,10 @@ class LaunchGroup:
 class _Piece:
     """A group's launches on one stream. times [n, 3]: seconds of stage 1, merge, scheduler; NaN: did not run."""
 
-    stage1: KernelShape
-    merge: KernelShape | None
+    stage1: LaunchShape
+    merge: LaunchShape | None
     graph: bool
-    scheduler: KernelShape | None
+    scheduler: LaunchShape | None
     rank: int
     device: int
     times: npt.NDArray[np.float32]
@@ -112,7 +113,7 @@ class _Piece:
 def pair(traces: list[Trace], book: NameBook) -> list[LaunchGroup]:
     """All launch groups of the traces, those that take most time first. A merge without a stage 1 is a group of its
     own, whose `kind` is that of the merge."""
-    together: dict[tuple[KernelShape, KernelShape | None, bool], list[_Piece]] = {}
+    together: dict[tuple[LaunchShape, LaunchShape | None, bool], list[_Piece]] = {}
     for rank, trace in enumerate(traces):
         for piece in _of_log(trace.log, book, rank):
             together.setdefault((piece.stage1, piece.merge, piece.graph), []).append(piece)
@@ -148,9 +149,11 @@ def _of_sequence(
     stage1, merge, scheduler = (_ROLES.index(r) for r in (STAGE1, MERGE, SCHEDULER))
     roles = role_of[shape]
     following, preceding = np.append(roles[1:], _NONE), np.insert(roles[:-1], 0, _NONE)
+    # Two merges in a row after a stage 1 are one merge in two steps.
+    second = (roles == merge) & (preceding == merge) & (np.insert(preceding[:-1], 0, _NONE) == stage1)
     # Heads of groups: everything that is not part of another's group.
     heads = np.flatnonzero(
-        (roles != scheduler) & ((roles != merge) | (preceding != stage1))
+        (roles != scheduler) & ((roles != merge) | (preceding != stage1) & ~second)
         | (roles == scheduler) & (following != stage1)
     )  # fmt: skip
     merged = (roles[heads] == stage1) & (following[heads] == merge)
@@ -164,8 +167,10 @@ def _of_sequence(
     merges = np.where(merged, shape[after].astype(np.int64) + 1, 0)
     keys = (shape[heads].astype(np.int64) * (len(log.shapes) + 1) + merges) * 2 + replayed[heads]
     nothing = np.float32(np.nan)
+    last = np.minimum(heads + 2, len(roles) - 1)
+    merge_s = duration[after] + np.where(second[last], duration[last], np.float32(0))
     times = np.stack(
-        [duration[heads], np.where(merged, duration[after], nothing), np.where(scheduled, duration[before], nothing)],
+        [duration[heads], np.where(merged, merge_s, nothing), np.where(scheduled, duration[before], nothing)],
         axis=1,
     )
     order = np.argsort(keys, kind="stable")

@@ -45,9 +45,9 @@ def test_a_right_trace_passes(call: Any, trace: str) -> None:
     assert vllm["kv_read_bytes"] == sum(map(int, LENS.split(","))) * 2 * 8 * 128 * 2
     assert vllm["achieved_kv_bytes_per_s"] == pytest.approx(vllm["kv_read_bytes"] / 98.816e-6)
     assert 0 < vllm["share_of_kernel_time"] < 1
-    assert [w["code"] for w in vllm["warnings"]] == ["threshold-cliff"]
+    assert [w["code"] for w in vllm["warnings"]] == ["threshold_cliff"]
     payload = json.loads(result.out)
-    assert payload["schema"] == "decodecalc/audit/1"
+    assert payload["schema"] == "decodecalc/audit/2"
     assert payload["inputs"]["gpu"] == "h200-sxm"
 
 

@@ -20,7 +20,7 @@ from decodecalc.drift.checks import (
     Text,
     Uses,
 )
-from decodecalc.drift.packages import PACKAGES
+from decodecalc.drift.package import packages
 from decodecalc.engines import load_policy
 
 SOURCE = '''
@@ -92,12 +92,10 @@ def test_text_finds_all() -> None:
 
 def test_every_check_has_an_expectation_for_every_version() -> None:
     """No check's expected value fails to compute for a version that it applies to, and each version has a check."""
-    for package in PACKAGES:
+    for package in packages():
         for followed in package.follows:
             policy = load_policy(followed.engine)
-            for version in policy.versions:
-                if version.name.startswith("vllm-") != bool(followed.versions):
-                    continue
+            for version in followed.candidates(policy):
                 for check in followed.checks:
                     if check.when(version.rules):
                         assert check.expected(version) is not None, (followed.engine, version.name, check.what)

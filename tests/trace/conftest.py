@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launches import block_of, whole_name
 
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.trace.events import dim3
@@ -56,8 +57,7 @@ def make_events(plan: LaunchPlan, rounds: int = 2) -> list[Event]:
     for _ in range(rounds):
         for kernel in sorted(plan.kernels, key=lambda k: order[k.role]):
             grid = dim3(kernel.grid)
-            block = None if kernel.threads is None else (kernel.threads, 1, 1)
-            events.append(make_kernel(kernel.name, ts, 10.0, grid, block))
+            events.append(make_kernel(whole_name(kernel.name), ts, 10.0, grid, block_of(kernel)))
             events.append(make_kernel("void at::native::vectorized_elementwise_kernel<4>(int)", ts + 20, 2.0))
             ts += 100.0
     return events

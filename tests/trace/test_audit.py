@@ -1,4 +1,4 @@
-"""What becomes of a launch group: statuses, beliefs where names are shared, inference, traps, verdicts."""
+"""What becomes of a launch group: statuses, attribution where names are shared, inference, warnings, verdicts."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_axes_tell_aiter_from_vllm(judge: Any, kernel: Any) -> None:
         events = [kernel(name, 0, grid=grid, block=(256, 1, 1))]
         events += [kernel(REDUCE, 20, grid=merge)] if merge else []
         audit = judge(events, MI300X, layer_groups=geo)
-        assert audit.groups[0].engine == engine, audit.groups[0].belief.why
+        assert audit.groups[0].engine == engine, audit.groups[0].attribution.why
     # On NVIDIA the same name is vLLM's.
     assert judge([kernel("kernel_unified_attention_2d", 0, grid=(8, 48, 1))]).groups[0].engine == "vllm-triton"
 
@@ -190,7 +190,7 @@ def test_a_padded_graph_is_recognised(judge: Any, events_of: Any) -> None:
         (group,) = judge(events, layer_groups=LAYER, ragged=batch).groups
         assert group.status == "match"
         assert "graph of 16 requests" in group.setting
-        assert "frozen-grid" in {w.code for w in group.warnings}
+        assert "frozen_grid" in {w.code for w in group.warnings}
         # The same grid, launched eagerly, is not what nine requests launch.
         eager = [
             {**e, "args": {k: v for k, v in e["args"].items() if k not in ("graph node id", "correlation")}}
@@ -223,10 +223,10 @@ def test_mixed_steps_are_warned_about(judge: Any, kernel: Any) -> None:
     note = "execute_8192_context_9(sq8155sk8430sqsq7sqsk7)_generation_37(sq37sk34489sqsq37sqsk34489)"
     events = [{"ph": "X", "cat": "user_annotation", "name": note, "ts": 0, "dur": 100, "args": {}}]
     events.append(kernel(UNIFIED, 10, grid=(558, 8, 1)))
-    assert "mixed-batch" in codes(judge(events))
+    assert "mixed_batch" in codes(judge(events))
 
 
-# -- traps ------------------------------------------------------------------------------------------------------------
+# -- warnings ---------------------------------------------------------------------------------------------------------
 
 
 def test_threshold_cliff(judge: Any, events_of: Any) -> None:
@@ -234,7 +234,7 @@ def test_threshold_cliff(judge: Any, events_of: Any) -> None:
     batch = dc.Batch([2048] * 17)
     audit = judge(events_of(dc.plan("vllm-triton", LLAMA, batch, gpu="h200-sxm")), layer_groups=LAYER, ragged=batch)
     assert audit.passed
-    (warning,) = [w for w in audit.groups[0].warnings if w.code == "threshold-cliff"]
+    (warning,) = [w for w in audit.groups[0].warnings if w.code == "threshold_cliff"]
     assert "batch 17 is over the threshold 16" in warning.text
 
 
@@ -242,7 +242,7 @@ def test_fixed_splits_and_caps_leave_sms_idle(judge: Any, events_of: Any) -> Non
     """One KV head: 16 blocks of vLLM and 8 of SGLang on 132 SMs; S* of 132 is named."""
     geo, batch = dc.Geometry(8, 1, 128), dc.Batch([32768])
     layer = (LayerGroup("all", 80, geo),)
-    for engine, code, idle in (("vllm-triton", "fixed-splits", 116), ("sglang-triton", "split-cap", 124)):
+    for engine, code, idle in (("vllm-triton", "fixed_splits", 116), ("sglang-triton", "split_cap", 124)):
         audit = judge(events_of(dc.plan(engine, geo, batch, gpu="h200-sxm")), layer_groups=layer, ragged=batch)
         (warning,) = [w for w in audit.groups[0].warnings if w.code == code]
         assert f"{idle} SMs idle" in warning.text
@@ -256,7 +256,7 @@ def test_batch_invariant_mode_is_found_out(judge: Any, events_of: Any) -> None:
     audit = judge(events, layer_groups=LAYER, ragged=batch)
     assert not audit.passed
     assert "batch-invariant mode is on" in audit.groups[0].explanation
-    assert "unsplit-in-spite" in codes(audit)
+    assert "unsplit_in_spite" in codes(audit)
     assert judge(events, layer_groups=LAYER, ragged=batch, options={"batch_invariant": True}).passed
 
 
@@ -278,4 +278,106 @@ def test_wrong_kv_heads_of_sglang(judge: Any, events_of: Any) -> None:
         layer_groups=(LayerGroup("all", 1, geo),), ragged=batch,
     )  # fmt: skip
     assert audit.passed
-    assert "wrong-kv-heads" in codes(audit)
+    assert "wrong_kv_heads" in codes(audit)
+
+
+@pytest.mark.parametrize(("batch", "warned"), [(16, False), (17, True)])
+def test_the_cliff_is_exactly_above_the_threshold(judge: Any, events_of: Any, batch: int, warned: bool) -> None:
+    """16 requests of 8 KV heads are at the threshold, in a launch that batch-invariant mode left unsplit."""
+    seq_lens = dc.Batch([2048] * batch)
+    plan = dc.plan("vllm-triton", LLAMA, seq_lens, gpu="h200-sxm", batch_invariant=True)
+    audit = judge(events_of(plan), layer_groups=LAYER, ragged=seq_lens, options={"batch_invariant": True})
+    assert audit.passed
+    assert ("threshold_cliff" in codes(audit)) == warned
+
+
+@pytest.mark.parametrize(("batch", "warned"), [(8, True), (9, False)])
+def test_a_grid_that_covers_the_sms_is_not_warned_about(judge: Any, events_of: Any, batch: int, warned: bool) -> None:
+    """8 requests of one KV head make 128 blocks for 132 SMs, 9 make 144."""
+    geo, seq_lens = dc.Geometry(1, 1, 128), dc.Batch([32768] * batch)
+    plan = dc.plan("vllm-triton", geo, seq_lens, gpu="h200-sxm")
+    assert plan.stage1.launched_blocks == 16 * batch
+    audit = judge(events_of(plan), layer_groups=(LayerGroup("all", 1, geo),), ragged=seq_lens)
+    assert ("fixed_splits" in codes(audit)) == warned
+
+
+@pytest.mark.parametrize(("cap", "warned"), [(8, True), (16, True), (17, False)])
+def test_a_cap_that_was_raised_is_not_warned_about(judge: Any, events_of: Any, cap: int, warned: bool) -> None:
+    """Above 16 someone has raised it already, for one KV head and one request."""
+    geo, batch = dc.Geometry(8, 1, 128), dc.Batch([32768])
+    plan = dc.plan("sglang-triton", geo, batch, gpu="h200-sxm", max_kv_splits_arg=cap)
+    options = {"max_kv_splits_arg": cap}
+    audit = judge(events_of(plan), layer_groups=(LayerGroup("all", 1, geo),), ragged=batch, options=options)
+    assert audit.passed
+    assert ("split_cap" in codes(audit)) == warned
+
+
+@pytest.mark.parametrize(("blocks", "status"), [(83, "mismatch"), (84, "prefill")])
+def test_a_prefill_has_four_times_the_blocks_of_the_decode_step(
+    judge: Any, kernel: Any, blocks: int, status: str
+) -> None:
+    """17 requests have 21 query blocks: from 84 on the launch is another kind of step, below it is a wrong grid."""
+    audit = judge([kernel(UNIFIED, 0, grid=(blocks, 8, 1))], layer_groups=LAYER, ragged=dc.Batch([2048] * 17))
+    assert [g.status for g in audit.groups] == [status]
+
+
+@pytest.mark.parametrize(("requests", "status"), [(1024, "consistent"), (1025, "prefill")])
+def test_an_inferred_batch_of_more_requests_than_servers_allow_is_a_prefill(
+    judge: Any, kernel: Any, requests: int, status: str
+) -> None:
+    """Up to 1024 requests can be a decode step of one query token each."""
+    audit = judge([kernel(UNIFIED, 0, grid=(requests // 4 + requests, 8, 1))], layer_groups=LAYER)
+    assert audit.groups[0].seen.batch == requests
+    assert [g.status for g in audit.groups] == [status]
+
+
+@pytest.mark.parametrize("engine", ["sglang-triton", "flash-attention-2"])
+def test_an_unsplit_launch_is_explained_for_other_engines_too(judge: Any, kernel: Any, engine: str) -> None:
+    """No split although the rule would split: a mode or an argument forbids it."""
+    if engine == "sglang-triton":
+        events = [kernel("get_num_kv_splits_triton", 0), kernel("_fwd_grouped_kernel_stage1", 10, grid=(1, 8, 1))]
+        events.append(kernel("_fwd_kernel_stage2", 30, grid=(1, 32, 1)))
+    else:
+        events = [kernel("void flash::flash_fwd_splitkv_kernel<T>(P)", 0, grid=(1, 1, 8))]
+    audit = judge(events, layer_groups=LAYER, ragged=dc.Batch([30000]), kv=dc.KvCache(page_size=256))
+    assert [(g.engine, g.status) for g in audit.groups] == [(engine, "mismatch")]
+    assert "unsplit_in_spite" in codes(audit)
+
+
+def test_a_replay_without_grids_is_warned_about(judge: Any, kernel: Any) -> None:
+    """Timed, but nothing to verify."""
+    events = [kernel("kernel_unified_attention_3d", 0, 40.0, None, None), kernel(REDUCE, 50, 5.0, None, None)]
+    for event in events:
+        event["args"].update({"graph node id": 7, "correlation": 11})
+    assert "graph_replay" in codes(judge(events, MI300X))
+
+
+def test_an_engine_without_a_policy_is_named(judge: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are recognised and read; nothing is held against a plan that nobody can make."""
+    monkeypatch.setattr("decodecalc.trace.judge.engine_names", lambda: ("vllm-triton",))
+    name = "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaMlaKernelTmaWarpspecialized<X> >(P)"
+    (group,) = judge([kernel(name, 0, grid=(2, 33, 4))]).groups
+    assert (group.engine, group.status, group.seen.batch) == ("cutlass-mla", "not modelled", 33)
+    assert "no policy plans its launch" in group.note
+
+
+def test_codes_of_warnings_are_snake_case() -> None:
+    """Codes are keys of the JSON rows."""
+    import re
+    from pathlib import Path
+
+    import decodecalc
+
+    package = Path(decodecalc.__file__).parent
+    found = [c for path in package.rglob("*.py") for c in re.findall(r'code="([^"]+)"', path.read_text())]
+    assert "threshold_cliff" in found
+    assert all(re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", code) for code in found)
+
+
+@pytest.mark.parametrize("length", [8192, 300])
+def test_flash_attention_3_is_held_against_a_long_and_a_short_length(judge: Any, events_of: Any, length: int) -> None:
+    """Without lengths a split and an unsplit launch of a known batch are both right for some length."""
+    batch = dc.Batch([length] * 2)
+    events = events_of(dc.plan("flash-attention-3", LLAMA, batch, gpu="h200-sxm"))
+    (group,) = judge(events, layer_groups=LAYER, requests=(2,)).groups
+    assert (group.status, group.lengths) == ("match", "unknown")

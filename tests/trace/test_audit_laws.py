@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from launches import whole_name
 
 import decodecalc as dc
 from decodecalc.engines import load_policy
@@ -29,8 +30,16 @@ ENGINES: list[tuple[str, dc.Geometry, str, dict[str, Any], int]] = [
     ("flash-attention-3", dc.Geometry(64, 8, 128), "h200-sxm", {}, 16),
     ("flashinfer", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
     ("flashinfer", dc.Geometry(32, 8, 128), "h200-sxm", {"path": "cuda_cores"}, 16),
+    ("flashinfer-mla", MLA, "h200-sxm", {}, 64),
     ("flashmla", MLA, "h200-sxm", {}, 64),
+    ("flashmla-sparse", MLA, "h200-sxm", {}, 64),
+    ("flash-attention-4", dc.Geometry(64, 8, 128), "b200-sxm", {}, 16),
+    ("cutlass-mla", dc.Geometry(128, 1, 576, 512, mla=True), "b200-sxm", {}, 64),
     ("vllm-triton-mla", MLA, "h200-sxm", {}, 16),
+    ("tensorrt-llm-xqa", dc.Geometry(32, 8, 128), "h200-sxm", {}, 32),
+    ("tensorrt-llm-mmha", dc.Geometry(32, 32, 128), "h200-sxm", {}, 32),
+    ("llama-cpp", dc.Geometry(32, 8, 128), "h200-sxm", {}, 1),
+    ("turbomind", dc.Geometry(32, 8, 128), "h200-sxm", {}, 64),
     ("paged-attention-v1", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
     ("paged-attention-v2", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
     ("rocm-paged", dc.Geometry(32, 8, 128), "mi300x", {}, 16),
@@ -39,10 +48,14 @@ ENGINES: list[tuple[str, dc.Geometry, str, dict[str, Any], int]] = [
 DEVICES = {
     "h200-sxm": {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150109880320, "computeMajor": 9, "computeMinor": 0,
                  "warpSize": 32, "numSms": 132},
+    "b200-sxm": {"id": 0, "name": "NVIDIA B200", "totalGlobalMem": 191501770752, "computeMajor": 10, "computeMinor": 0,
+                 "warpSize": 32, "numSms": 148},
     "mi300x": {"id": 0, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992, "computeMajor": 9,
                "computeMinor": 4, "warpSize": 64, "numSms": 304},
 }  # fmt: skip
 IDS = [f"{e}-{g.q_heads}-{g.kv_heads}-{'-'.join(map(str, o.values()))}" for e, g, _, o, _ in ENGINES]
+
+FP8_CACHE = ("flashmla-sparse",)
 
 lens = st.lists(st.one_of(st.integers(1, 700), st.integers(1, 40_000)), min_size=1, max_size=40)
 
@@ -53,7 +66,8 @@ class Case:
     def __init__(self, entry: Any, seq_lens: list[int], kineto: Callable[..., str], events_of: Any) -> None:
         self.engine, self.geometry, self.gpu, self.options, page = entry
         self.kineto = kineto
-        self.kv = dc.KvCache(page_size=page)
+        fp8 = self.engine.partition("@")[0] in FP8_CACHE
+        self.kv = dc.KvCache(dtype="fp8", query_dtype="bf16", page_size=page) if fp8 else dc.KvCache(page_size=page)
         self.batch = dc.Batch(seq_lens)
         self.plan: LaunchPlan = dc.plan(
             self.engine, self.geometry, self.batch, kv=self.kv, gpu=dc.load_gpu(self.gpu), **self.options
@@ -93,7 +107,7 @@ def test_what_a_plan_launches_matches_it_and_a_block_more_does_not(
     assert found.live_blocks == case.plan.live_blocks
     for kernel in case.plan.kernels:
         wrong = [{**e, "args": {**e["args"], "grid": list(e["args"]["grid"])}} for e in case.events]
-        target = next(e for e in wrong if e["name"] == kernel.name)
+        target = next(e for e in wrong if e["name"] == whole_name(kernel.name))
         target["args"]["grid"][0] += 1
         refuted = case.audit(wrong)
         # FlashAttention-2 tells prefill from decode by the first extent: more than one tile of rows is a prompt.
@@ -149,6 +163,4 @@ def test_every_modelled_engine_with_a_kernel_of_its_own_is_covered() -> None:
     """The list above holds all engines that a trace can show."""
     shown = {load_policy(e[0].partition("@")[0]).name for e in ENGINES}
     not_in_traces = {"flash-decoding", "bundled", "flex-decoding"}  # a textbook, our own, and names of torch's choosing
-    not_in_traces |= {"flashinfer-mla"}  # its kernels are not recognised yet
-    not_in_traces |= {"tensorrt-llm-xqa", "tensorrt-llm-mmha", "llama-cpp", "turbomind"}  # their names are not read yet
     assert shown == set(dc.engine_names()) - not_in_traces

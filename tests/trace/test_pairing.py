@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from decodecalc.trace.load import knowledge
 from decodecalc.trace.pairing import LaunchGroup, pair
 from decodecalc.trace.readers import read_trace
-from decodecalc.trace.recognise import NameBook
 
 STAGE1, MERGE, COUNTS = "_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2", "get_num_kv_splits_triton"
 OTHER = "void at::native::elementwise_kernel<4>(int)"
@@ -22,7 +22,7 @@ def groups_of(kineto: Callable[..., str]) -> Callable[..., list[LaunchGroup]]:
     """groups_of(events, …) of one or more traces."""
 
     def run(*traces: Any) -> list[LaunchGroup]:
-        book = NameBook()
+        book = knowledge().name_book()
         return pair([read_trace(kineto(events), book.wanted) for events in traces], book)
 
     return run

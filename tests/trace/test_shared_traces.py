@@ -1,4 +1,4 @@
-"""Real traces (--traces-dir): three rounds of vLLM, SGLang and FlashAttention-3 kernels on an H200.
+"""Real traces (--traces-dir) of an H200: three rounds of vLLM, SGLang and FlashAttention-3, or two of named engines.
 
 The kernels were called directly, without a server: vLLM's threshold is 128 // KV heads, not snapped to a capture size,
 which is the option capture_sizes=none.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from decodecalc.batch import Batch
 from decodecalc.geometry import Geometry
+from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup
 from decodecalc.trace.audit import Audit, audit_traces
 from decodecalc.trace.candidates import Known
@@ -25,10 +27,11 @@ ROUNDS = 3
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "trace" in metafunc.fixturenames:
-        folder = Path(metafunc.config.getoption("--traces-dir"))
-        found = sorted(folder.glob("*.json.gz"))
-        metafunc.parametrize("trace", found, ids=[p.name.removesuffix(".json.gz") for p in found])
+    folder = Path(metafunc.config.getoption("--traces-dir"))
+    for fixture, named in (("trace", False), ("engine_trace", True)):
+        if fixture in metafunc.fixturenames:
+            found = [path for path in sorted(folder.glob("*.json.gz")) if ("engine" in inputs_of(path)) == named]
+            metafunc.parametrize(fixture, found, ids=[p.name.removesuffix(".json.gz") for p in found])
 
 
 def inputs_of(trace: Path) -> dict[str, Any]:
@@ -155,3 +158,99 @@ def test_other_lengths_are_refuted_or_change_nothing_that_the_trace_shows(trace:
     audit = audit_traces([str(trace)], known_of(more))
     assert not audit.passed
     assert {"vllm-triton", "sglang-triton"} <= {g.engine for g in audit.with_status("mismatch")}
+
+
+# -- traces whose inputs name their engines ----------------------------------------------------------------------------
+
+# Words of the inputs' `engine`, and what that engine is called here.
+NAMED = {
+    "FlexAttention": "flex-decoding",
+    "FlashAttention-3": "flash-attention-3",
+    "Triton unified attention": "vllm-triton",
+    "FlashMLA dense": "flashmla",
+    "Triton MLA": "vllm-triton-mla",
+}
+# Kernels that read keys, in any of these engines.
+READERS = ("triton_tem", "FlashAttnFwdSm90<", "kernel_unified", "flash_fwd_splitkv_mla_kernel", "kernel_stage1")
+
+
+def named_engines(inputs: dict[str, Any]) -> set[str]:
+    """The engines that the inputs name."""
+    return {engine for words, engine in NAMED.items() if words in inputs["engine"]}
+
+
+def known_of_engines(inputs: dict[str, Any], **more: Any) -> Known:
+    """What a user of such a run would say."""
+    geo = Geometry(
+        inputs["h"], inputs["hk"], inputs["head_dim"], inputs.get("head_dim_v"), mla=inputs.get("mla", False)
+    )
+    dtype = inputs.get("kv", "bf16")
+    said: dict[str, Any] = {
+        "layer_groups": (LayerGroup("attention", 1, geo),),
+        "ragged": Batch(inputs["lens"]),
+        "kv": KvCache(dtype=dtype, query_dtype=dtype, page_size=inputs.get("page", 16)),
+        "options": {"capture_sizes": None},
+    }
+    return Known(**{**said, **more})
+
+
+def readers(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Events of the kernels that read keys."""
+    return [e for e in data["traceEvents"] if e.get("cat") == "kernel" and any(s in e["name"] for s in READERS)]
+
+
+def test_engines_of_a_named_trace_are_identified_without_being_told_anything(engine_trace: Path) -> None:
+    """Each launch group is the named engine's, in its own grid, and nothing is refuted."""
+    data, inputs = events_of(engine_trace), inputs_of(engine_trace)
+    audit = audit_traces([str(engine_trace)], Known())
+    assert {g.engine for g in audit.groups} == named_engines(inputs)
+    launched = Counter({g.group.stage1.grid: g.group.launches for g in audit.groups})
+    assert launched == Counter(tuple(e["args"]["grid"]) for e in readers(data))
+    assert all(g.group.merge is not None for g in audit.groups)
+    assert not audit.with_status("mismatch", "refused", "not modelled", "prefill")
+    for found in audit.groups:
+        if found.seen.batch is not None:
+            assert found.seen.batch == len(inputs["lens"])
+        if found.seen.q_heads is not None:
+            assert found.seen.q_heads == inputs["h"]
+        if found.seen.context_range is not None:
+            assert found.seen.context_range[0] <= max(inputs["lens"]) <= found.seen.context_range[1]
+
+
+def test_launches_of_a_named_trace_equal_their_plans(engine_trace: Path) -> None:
+    """Kernel, grids, threads and merge of every engine that the inputs name."""
+    inputs = inputs_of(engine_trace)
+    audit = audit_traces([str(engine_trace)], known_of_engines(inputs))
+    assert {g.engine: g.status for g in audit.groups} == dict.fromkeys(named_engines(inputs), "match"), audit.verdict
+    assert audit.passed
+    for found in audit.groups:
+        assert {"kernel", "stage-1 grid", "stage-1 threads", "merge runs"} <= {c.what for c in found.claims}
+        assert found.achieved_bytes_per_s is not None
+        assert 1e9 < found.achieved_bytes_per_s < 2e13
+    versions = {g.engine: g.versions for g in audit.groups}
+    assert {"2.13", "2.14"} >= set(versions.get("flex-decoding", ()))  # torch 2.11, which the policy of 2.13 covers
+    assert "0.33.0" in versions.get("vllm-triton-mla", ("0.33.0",))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_planted_wrong_grid_of_a_named_trace_is_found(engine_trace: Path, tmp_path: Path, axis: int) -> None:
+    """One extent of one launch changed by one: that launch does not match any more."""
+    data = events_of(engine_trace)
+    inputs = inputs_of(engine_trace)
+    for number in range(len(readers(data))):
+        copy = json.loads(json.dumps(data))
+        readers(copy)[number]["args"]["grid"][axis] += 1
+        path = tmp_path / "planted.json"
+        path.write_text(json.dumps(copy))
+        audit = audit_traces([str(path)], known_of_engines(inputs))
+        assert not audit.passed
+        assert [g.group.launches for g in audit.with_status("mismatch")] == [1]
+
+
+def test_another_precision_of_a_named_trace_is_refuted_where_it_shows(engine_trace: Path) -> None:
+    """The FP8 kernels have other tiles than bf16's: held against a bf16 cache, FlashAttention-3 differs."""
+    inputs = inputs_of(engine_trace)
+    if inputs.get("kv") != "fp8":
+        return
+    audit = audit_traces([str(engine_trace)], known_of_engines(inputs, kv=KvCache(page_size=inputs["page"])))
+    assert {g.engine for g in audit.with_status("mismatch")} == {"flash-attention-3"}

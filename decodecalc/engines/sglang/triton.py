@@ -478,7 +478,7 @@ def _check_batches(batches: Batches) -> None:
         raise GateError(
             "sglang-triton decodes one query token per row: several tokens of a request (target verify) go to the "
             "extend kernel; use draft_topk for the branches of a draft",
-            code="multi-query",
+            code="multi_query",
         )
 
 
@@ -490,13 +490,13 @@ def _check_window(window: int | None, draft: bool, rules: SglangRules, version: 
         raise GateError(
             "sglang-triton cannot run a window of 1 key: models hand their window minus 1 to SGLang, which builds no "
             "window indices for 0",
-            code="empty-window",
+            code="empty_window",
         )
     if draft and not rules.draft_window:
         raise GateError(
             f"sglang-triton {version} builds no window indices for draft steps: the launch of a sliding-window layer "
             f"fails (0.5.23 has them)",
-            code="draft-window",
+            code="draft_window",
         )
 
 

@@ -13,10 +13,11 @@ from decodecalc.drift.checks import (
     Constant,
     Defined,
     Keyword,
-    Launches,
+    LaunchCalls,
     SetTo,
     Uses,
 )
+from decodecalc.drift.package import Followed, Package
 from decodecalc.engines.sglang import options as ours
 from decodecalc.geometry import Geometry
 from decodecalc.launch.plan import LaunchPlan
@@ -124,8 +125,8 @@ def _grids(version: PolicyVersion, shapes: tuple[tuple[int, ...], ...], gpu: str
     return tuple(found)
 
 
-def _grouped(hip: bool) -> Launches:
-    return Launches(
+def _grouped(hip: bool) -> LaunchCalls:
+    return LaunchCalls(
         "_decode_grouped_att_m_fwd", tuple(_shape_names(s) for s in _SHAPES), {**_GROUPED_GIVEN, "_is_hip": hip},
         ("BLOCK_N",), True,
     )  # fmt: skip
@@ -189,7 +190,7 @@ TRITON = (
     ),
     Check(
         "kernel of MHA, grid and tile", KERNEL,
-        Launches(
+        LaunchCalls(
             "_decode_att_m_fwd", tuple(_shape_names(s) for s in _MHA_SHAPES), {**_GROUPED_GIVEN, "_is_hip": False},
             ("BLOCK_N",), True,
         ),
@@ -225,3 +226,14 @@ TRITON = (
         "AMD rotates the blocks of uneven batches", KERNEL, Defined("_rotate_batch"), lambda v: v.rules.rotate,
     ),
 )  # fmt: skip
+
+PACKAGES = (
+    Package(
+        name="sglang",
+        distributions=("sglang",),
+        probes=("sglang/srt/layers/attention/triton_backend.py",),
+        follows=(Followed(engine="sglang-triton", checks=TRITON),),
+        roots=("", "python/"),
+        version_files=("sglang/_version.py", "sglang/version.py", "pyproject.toml"),
+    ),
+)

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
 
 
-@dataclass(frozen=True)
-class ModelSays:
-    """predicted_s: of the plan that ran, in the engine's own kernel. s_opt, best_s: of the fastest split count, in the
-    bundled kernel. saving_s_per_token: their difference over all layers of the group's kind, 0 where there is none to
-    be had. None where the model cannot say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgainstModel:
+    """A launch beside the time model; None where the model cannot say."""
 
     predicted_s: float | None = None
+    """Time of the plan that ran, in the engine's own kernel."""
     s_opt: int | None = None
+    """The fastest split count, in the bundled kernel."""
     best_s: float | None = None
+    """Its time."""
     saving_s_per_token: float | None = None
+    """The difference over all layers of the group's kind, 0 where nothing is to be saved."""
 
 
-def model_says(plan: LaunchPlan, layers: int | None) -> ModelSays:
+def against_model(plan: LaunchPlan, layers: int | None) -> AgainstModel:
     """The model on this plan, whose lengths must be the real ones. layers: how many of its kind the model has."""
     from decodecalc.cost import predict
 
@@ -36,9 +38,9 @@ def model_says(plan: LaunchPlan, layers: int | None) -> ModelSays:
         predicted = predict(plan).total_s
         s_opt, best = _best(plan.geometry, plan.batch, plan.kv, plan.gpu)
     except InputError:  # a GPU whose bandwidth nobody knows
-        return ModelSays()
+        return AgainstModel()
     saving = max(predicted - best, 0.0) * layers if layers else None
-    return ModelSays(predicted, s_opt, best, saving)
+    return AgainstModel(predicted_s=predicted, s_opt=s_opt, best_s=best, saving_s_per_token=saving)
 
 
 @lru_cache(maxsize=256)

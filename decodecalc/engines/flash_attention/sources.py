@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decodecalc.drift.checks import Check, Mentions, Text
+from decodecalc.drift.package import Followed, Package
 from decodecalc.engines.flash_attention import fa2, fa3
 from decodecalc.engines.flash_attention.wave_efficiency import MAX_SPLITS
 
@@ -81,3 +82,33 @@ FLASH_ATTENTION_3 = (
         Text(r"total_mblocks\s*=\s*\(params\.num_splits_dynamic_ptr\s*\?\s*(\d+)\s*:\s*params\.b\)"), lambda v: 1,
     ),
 )  # fmt: skip
+
+# The policies hold two code bases: upstream's versions, and those of vLLM's fork under names that start with this.
+_FORK = "vllm-"
+
+PACKAGES = (
+    Package(
+        name="vllm-flash-attn",
+        distributions=("vllm-flash-attn",),
+        probes=("vllm_flash_attn/flash_attn_interface.py",),
+        follows=(
+            Followed(engine="flash-attention-2", checks=FLASH_ATTENTION_2, versions=_FORK, fixed="vllm-0.33"),
+            Followed(engine="flash-attention-3", checks=FLASH_ATTENTION_3, versions=_FORK, fixed="vllm-0.33"),
+        ),
+        contains=("flash-attn", "flash-attn-3"),
+    ),
+    Package(
+        name="flash-attn",
+        distributions=("flash-attn",),
+        probes=("csrc/flash_attn/flash_api.cpp", "flash_attn/flash_attn_interface.py"),
+        follows=(Followed(engine="flash-attention-2", checks=FLASH_ATTENTION_2, not_versions=_FORK),),
+        version_files=("flash_attn/__init__.py",),
+    ),
+    Package(
+        name="flash-attn-3",
+        distributions=("flash-attn-3",),
+        probes=("hopper/heuristics.h", "hopper/flash_api.cpp"),
+        follows=(Followed(engine="flash-attention-3", checks=FLASH_ATTENTION_3, not_versions=_FORK),),
+        version_files=("hopper/__init__.py",),
+    ),
+)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from decodecalc.batch import Batch
-from decodecalc.drift.checks import THING, AnyOf, Check, Computes, Constant, Defined, Launches, Local, Uses
+from decodecalc.drift.checks import THING, AnyOf, Check, Computes, Constant, Defined, LaunchCalls, Local, Uses
+from decodecalc.drift.package import Followed, Package
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
@@ -145,7 +146,7 @@ def _planned(version: PolicyVersion, step: tuple[Any, ...]) -> LaunchPlan:
     )  # fmt: skip
 
 
-_LAUNCH = Launches(
+_LAUNCH = LaunchCalls(
     "unified_attention", tuple(_step_names(s) for s in _STEPS), _LAUNCH_GIVEN, ("TILE_SIZE",), first_only=True
 )
 
@@ -160,7 +161,7 @@ def _expected_rows(version: PolicyVersion) -> tuple[Any, ...]:
     return tuple(((p.stage1.name, p.stage1.grid, p.detail.block_m, p.detail.block_q),) for p in plans)
 
 
-_ROWS = Launches(
+_ROWS = LaunchCalls(
     "unified_attention", tuple(_step_names(s) for s in _STEPS), _LAUNCH_GIVEN, ("BLOCK_M", "BLOCK_Q"), first_only=True
 )
 _LARGE_HEAD = ((32, 4, 256, None, 2, 4, 32, 32, 2), (8, 1, 256, None, 2, 1, 128, 128, 2))
@@ -289,7 +290,7 @@ TRITON = (
     ),
     Check(
         "large heads on compute capability 10.x", KERNEL,
-        Launches(
+        LaunchCalls(
             "unified_attention", tuple(_step_names(s) for s in _LARGE_HEAD),
             {**_LAUNCH_GIVEN, "current_platform.is_device_capability_family()": True}, ("TILE_SIZE", "BLOCK_M"), True,
         ),
@@ -353,7 +354,7 @@ TRITON_MLA = (
     ),
     Check(
         "kernel, grid, tile and heads of a block", MLA_KERNEL,
-        Launches(
+        LaunchCalls(
             "_decode_grouped_att_m_fwd",
             tuple({"q.shape": (rows, heads, 576), "num_kv_splits": splits} for rows, heads, splits in _MLA_SHAPES),
             {"is_hip_": False, "k_buffer.shape": (99, 16, 1, 576), "v_buffer.shape": (99, 16, 1, 512), "is_mla": True},
@@ -471,3 +472,22 @@ PAGED_ATTENTION = (
         _picks_v1, cases=tuple(f"{b} requests, {h} heads, {n} keys" for b, h, n in _PAGED_STEPS),
     ),
 )  # fmt: skip
+
+_PAGED_IS_THERE = (PAGED[0], "paged_attention_v2")  # left vLLM with its V0 engine
+
+PACKAGES = (
+    Package(
+        name="vllm",
+        distributions=("vllm",),
+        probes=("vllm/v1/attention/backends/triton_attn.py", "vllm/platforms/rocm.py"),
+        follows=(
+            Followed(engine="vllm-triton", checks=TRITON),
+            Followed(engine="vllm-triton-mla", checks=TRITON_MLA),
+            Followed(engine="flash-attention-3", checks=FLASH_ATTENTION_3, versions="vllm-"),
+            Followed(engine="rocm-paged", checks=ROCM_PAGED_CHECKS),
+            Followed(engine="paged-attention-v1", checks=PAGED_ATTENTION, needs=_PAGED_IS_THERE),
+            Followed(engine="paged-attention-v2", checks=PAGED_ATTENTION, needs=_PAGED_IS_THERE),
+        ),
+        version_files=("vllm/_version.py",),
+    ),
+)
