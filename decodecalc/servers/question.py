@@ -150,6 +150,9 @@ class SglangSettings:
     """`--speculative-eagle-topk`."""
     flashinfer_installed: bool = True
     """The flashinfer-python package is installed."""
+    aiter_preshuffle: bool = False
+    """aiter's preshuffled paged kernel can be used (Triton 3.5 or newer): DeepSeek's sparse cache then has pages on
+    AMD too."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the server's process."""
 
