@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from decodecalc.servers.layers import architecture_of, question_of, resolve_layers
+from decodecalc.servers.libraries import Libraries, libraries_of
 from decodecalc.servers.question import Layer, MlaDims, Question, SglangSettings, VllmSettings
+from decodecalc.servers.registry import SERVERS, resolve
 from decodecalc.servers.resolution import Candidate, Reason, Refusal, Resolution
-from decodecalc.servers.resolve import SERVERS, resolve
 
 __all__ = [
     "SERVERS",
     "Candidate",
     "Layer",
+    "Libraries",
     "MlaDims",
     "Question",
     "Reason",
@@ -17,5 +20,9 @@ __all__ = [
     "Resolution",
     "SglangSettings",
     "VllmSettings",
+    "architecture_of",
+    "libraries_of",
+    "question_of",
     "resolve",
+    "resolve_layers",
 ]

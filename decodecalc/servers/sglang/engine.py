@@ -35,6 +35,8 @@ class Plan:
     """The decode kernel inside the backend."""
     engine: str | None
     """The engine; None where there is no policy."""
+    engine_version: str | None = None
+    """The engine's version, where it is not that of a library that the release requires."""
     takes_server_version: bool = False
     """The engine's versions are releases of SGLang."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -72,8 +74,11 @@ def plan_of(state: State, backend: str) -> Plan:
         return _flashinfer(state)
     if backend == "fa3":
         options = {"batch_invariant": True} if state.settings.deterministic else {}
+        if state.layer.sinks:
+            why = "SGLang's FlashAttention 3 takes attention sinks; the upstream kernel, which has a policy, does not."
+            return Plan(kernel="fa3", engine=None, notes=(why,))
         notes = () if state.device.major == 9 else ("SGLang builds its FlashAttention 3 kernel for 8.x apart.",)
-        return Plan(kernel="fa3", engine="flash-attention-3", options=options, notes=notes)
+        return Plan(kernel="fa3", engine="flash-attention-3", engine_version="3.0.0", options=options, notes=notes)
     if backend == "trtllm_mha":
         gen = state.on_sm100
         return Plan(kernel="trtllm-gen" if gen else "xqa", engine="trtllm-gen" if gen else "flashinfer-xqa")
@@ -91,11 +96,12 @@ def plan_of(state: State, backend: str) -> Plan:
 def _flashinfer(state: State) -> Plan:
     if state.has_mla:
         return Plan(kernel="flashinfer-mla", engine="flashinfer-mla")
-    options: dict[str, Any] = {"path": "tensor_cores" if uses_tensor_cores(state) else "cuda_cores"}
+    options: dict[str, Any] = {"path": "tensor_cores" if uses_tensor_cores(state) else "cuda_cores", "cuda_graph": True}
     if state.settings.deterministic:
         # Deterministic decoding always takes the tensor-core planner, whose chunks then hold a fixed number of keys.
         options = {
             "path": "tensor_cores",
+            "cuda_graph": True,
             "fixed_split_size_pages": max(1, DETERMINISTIC_SPLIT_KEYS // (state.page or 1)),
         }
     return Plan(kernel="native", engine="flashinfer", options=options)

@@ -1,7 +1,7 @@
-"""SGLang's releases: what differs between the two whose resolution was read and recorded, and the ones between.
+"""SGLang's releases: what differs from one to the next, as a chain of `replace` from the newest back.
 
-0.5.10.post1 and 0.5.23 are checked against recordings of the engine's own answers. Between them the rules moved in
-steps that were not recorded: a release from 0.5.11 to 0.5.22 is answered with 0.5.23's rules, and the answer says so.
+0.5.10.post1 and 0.5.23 are checked against recordings of the engine's own answers. In the wheels between them only the
+parameters of this page were looked up, not every step of the resolution: an answer for them says so.
 Limits: no data, context or pipeline parallelism, no HiCache, no PD disaggregation, no multimodal or diffusion models.
 """
 
@@ -101,61 +101,84 @@ class Release:
     """The rules."""
     source: str
     """Where they were read."""
+    recorded: bool = False
+    """Checked against recordings of the engine's own answers."""
 
 
-_NEW = SglangRules()
-_OLD = replace(
-    _NEW,
+_V23 = SglangRules()
+_V21 = replace(_V23, exaone_default=False)
+_V20 = replace(_V21, trtllm_mla_kv=("fp8_e4m3", "fp4_e2m1", "bf16", "auto"))
+_V19 = replace(_V20, choices=(*_CHOICES, "cutlass_mla"), dsa_hip="tilelang", small_gpu_graphs=(24, 80))
+_V18 = replace(
+    _V19,
+    deterministic_choices=("ascend", "fa3", "fa4", "flashinfer", "triton"),
+    trtllm_mha_prefill=(10,),
+    nemotron_on_blackwell=False,
+)
+_V16 = replace(
+    _V18,
+    choices=tuple(name for name in _V18.choices if name != "hpc_ops"),
+    trtllm_mha_pages=(16, 32, 64),
+    asymmetric_needs_fa4=False,
+    dsa_glm_sm12=False,
+)
+_V15 = replace(
+    _V16,
+    deterministic_choices=("flashinfer", "fa3", "triton", "ascend"),
+    radix_deterministic=("fa3", "triton", "ascend"),
+    deepseek=_DEEPSEEK,
+)
+_V14 = replace(_V15, fa4_page_prefill_only=True)
+_V12 = replace(
+    _V14,
     choices=_OLD_CHOICES,
     deterministic_choices=("flashinfer", "fa3", "triton"),
     radix_deterministic=("fa3", "triton"),
-    deterministic_first=False,
-    deepseek=_DEEPSEEK,
     dsa_name="nsa",
     dsa_field="nsa",
-    dsa_hip="tilelang",
     dsa_hopper_fp8_prefill="flashmla_auto",
-    dsa_glm_sm12=False,
     dsa_class="NativeSparseAttnBackend",
-    trtllm_mha_prefill=(10,),
-    trtllm_mha_pages=(16, 32, 64),
-    trtllm_mla_kv=("fp8_e4m3", "fp4_e2m1", "bf16", "auto"),
-    fa4_page_prefill_only=True,
     page_tree=("flashinfer", "fa3"),
     page_tree_words=False,
-    sinks_need_triton=False,
-    asymmetric_needs_fa4=False,
     knows_2026_models=False,
-    exaone_default=False,
+)
+_V11 = replace(
+    _V12,
+    deterministic_first=False,
     gpt_oss_choices=("triton", "trtllm_mha", "fa3", "fa4", "ascend", "aiter"),
     mamba_no_buffer=(),
     mamba_refuses_drafts=True,
-    nemotron_on_blackwell=False,
-    small_gpu_graphs=(24, 80),
+)
+_V10 = replace(_V11, sinks_need_triton=False)
+
+_NEW_FILES = (
+    "sglang/srt/arg_groups/ (pipeline, attention_hook, model_hook, overrides, model_override_base, model_overrides, "
+    "memory_hook, speculative_hook), sglang/srt/layers/attention/attention_registry.py"
+)
+_OLD_FILES = (
+    "sglang/srt/server_args.py (ServerArgs.__post_init__ and its handlers), "
+    "sglang/srt/layers/attention/attention_registry.py"
 )
 
+
+def _release(name: str, first: str, rules: SglangRules, files: str, *, recorded: bool = False) -> Release:
+    source = f"SGLang wheel {name}: {files}"
+    return Release(name=name, first=first, last=name, rules=rules, source=source, recorded=recorded)
+
+
 RELEASES = (
-    Release(
-        name="0.5.23",
-        first="0.5.11",
-        last="0.5.23",
-        rules=_NEW,
-        source=(
-            "SGLang wheel 0.5.23: sglang/srt/arg_groups/ (pipeline, attention_hook, model_hook, overrides, "
-            "model_override_base, model_overrides, memory_hook, speculative_hook), "
-            "sglang/srt/layers/attention/attention_registry.py"
-        ),
-    ),
-    Release(
-        name="0.5.10.post1",
-        first="0.5.10",
-        last="0.5.10.post1",
-        rules=_OLD,
-        source=(
-            "SGLang wheel 0.5.10.post1: sglang/srt/server_args.py (ServerArgs.__post_init__ and its handlers), "
-            "sglang/srt/layers/attention/attention_registry.py"
-        ),
-    ),
+    _release("0.5.23", "0.5.23", _V23, _NEW_FILES, recorded=True),
+    _release("0.5.22", "0.5.22", _V23, _NEW_FILES),
+    _release("0.5.21", "0.5.21", _V21, _NEW_FILES),
+    _release("0.5.20", "0.5.20", _V20, _NEW_FILES),
+    _release("0.5.19", "0.5.19", _V19, _NEW_FILES),
+    _release("0.5.18", "0.5.17", _V18, _OLD_FILES),
+    _release("0.5.16", "0.5.16", _V16, _OLD_FILES),
+    _release("0.5.15.post1", "0.5.15", _V15, _OLD_FILES),
+    _release("0.5.14", "0.5.13", _V14, _OLD_FILES),
+    _release("0.5.12.post1", "0.5.12", _V12, _OLD_FILES),
+    _release("0.5.11", "0.5.11", _V11, _OLD_FILES),
+    _release("0.5.10.post1", "0.5.10", _V10, _OLD_FILES, recorded=True),
 )
 
 

@@ -20,6 +20,8 @@ class Plan:
     """The decode kernel inside the backend."""
     engine: str | None = None
     """The engine; None where there is no policy."""
+    engine_version: str | None = None
+    """The engine's version, where it is not that of a library that the release requires."""
     takes_server_version: bool = False
     """The engine's versions are releases of vLLM."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -62,6 +64,8 @@ _TRITON = {
     "TRITON_ATTN": ("triton", "vllm-triton"),
     "TRITON_MLA": ("triton-mla", "vllm-triton-mla"),
 }
+# The version of our FlashAttention policies that was read from the fork that vLLM builds.
+_FORK = "vllm-0.33"
 _CAUSAL_HALF = {"TRITON_FLASH_ATTN": "FLASH_ATTN", "TRITON_FLASHINFER": "FLASHINFER"}
 
 
@@ -118,7 +122,13 @@ def _flash_attn(ask: Ask) -> Plan:
         options = {"batch_invariant": True}
     elif found == 4 and cap.step:
         options = {"num_splits_arg": cap.step}
-    return Plan(kernel=f"fa{found}", engine=f"flash-attention-{found}", options=options, detail=detail)
+    return Plan(
+        kernel=f"fa{found}",
+        engine=f"flash-attention-{found}",
+        engine_version=_FORK if found in (2, 3) else None,
+        options=options,
+        detail=detail,
+    )
 
 
 def _flash_attn_mla(ask: Ask) -> Plan:
@@ -126,6 +136,7 @@ def _flash_attn_mla(ask: Ask) -> Plan:
     return Plan(
         kernel="fa3-mla",
         engine="flash-attention-3",
+        engine_version=_FORK,
         options=_fa3_options(ask, cap),
         detail=_cap_detail(cap),
     )

@@ -89,7 +89,7 @@ def _answer(
         query_dtype=None if plan.error else plan.query_dtype,
         cuda_graphs=accepts.cuda_graphs(ask),
         engine=None if plan.error else plan.engine,
-        engine_version=version if plan.takes_server_version else None,
+        engine_version=version if plan.takes_server_version else plan.engine_version,
         options=plan.options,
         detail={} if plan.error else plan.detail,
         notes=plan.notes,
