@@ -31,7 +31,8 @@ def layer_of(given: dict[str, Any]) -> Layer:
         return Layer(
             q_heads=q_heads,
             kv_heads=max(1, dims["num_key_value_heads"] // tp),
-            head_dim=dims["head_dim"],
+            head_dim=dims.get("head_dim", 128),  # SGLang's choice does not look at it
+            head_dim_v=dims.get("v_head_dim"),
             sinks=given["architecture"] == "GptOssForCausalLM",
             window=dims.get("sliding_window"),
             softcap="attn_logit_softcapping" in dims,

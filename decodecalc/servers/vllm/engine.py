@@ -30,8 +30,8 @@ class Plan:
     """vLLM's own quantities."""
     query_dtype: str | None = None
     """Element type of the query, where the backend chooses it."""
-    error: str | None = None
-    """What is raised when the metadata builder is made."""
+    error: tuple[str, str] | None = None
+    """(exception class, words) of what is raised when the metadata builder is made."""
     notes: tuple[str, ...] = ()
     """Remarks."""
 

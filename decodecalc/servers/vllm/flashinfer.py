@@ -74,8 +74,8 @@ class DecodeRoute:
     """`disable_split_kv` of the native planner: batch-invariant mode."""
     fixed_split: int
     """`fixed_split_size` of the native planner; -1 leaves it to the planner."""
-    error: str | None
-    """What the metadata builder raises when it is made; None when it is made."""
+    error: tuple[str, str] | None
+    """(exception class, words) of what the metadata builder raises when it is made; None when it is made."""
 
 
 def route(ask: Ask) -> DecodeRoute:
@@ -105,18 +105,19 @@ def _pins_fa2(ask: Ask) -> bool:
     return ask.rules.fi_pins_fa2 and ask.device.capability < (9, 0)
 
 
-def _builder_error(ask: Ask, needs_trtllm: bool) -> str | None:
+def _builder_error(ask: Ask, needs_trtllm: bool) -> tuple[str, str] | None:
     """What `FlashInferMetadataBuilder.__init__` raises."""
     if needs_trtllm:
         if not ask.rules.fi_nvfp4_checked:
             if not ask.device.family(100):
-                return "--kv-cache-dtype nvfp4 requires sm100f, please try a different dtype or remove"
+                return "ValueError", "--kv-cache-dtype nvfp4 requires sm100f, please try a different dtype or remove"
         elif ask.settings.use_trtllm_attention is False or not (ask.trtllm_kernels(True) and ask.trtllm_kernels()):
-            return f"--kv-cache-dtype {ask.kv_dtype} requires the SM100 trtllm-gen FlashInfer path."
+            return "ValueError", f"--kv-cache-dtype {ask.kv_dtype} requires the SM100 trtllm-gen FlashInfer path."
     if ask.rules.fi_hopper_window_fails and ask.device.exactly(90) and ask.layer.window is not None:
         return (
+            "NotImplementedError",
             "FlashInfer backend on SM90 currently crashes with sliding-window attention layers. "
-            "Use the default attention backend."
+            "Use the default attention backend.",
         )
     return None
 

@@ -73,7 +73,10 @@ def _answer(
     page = manager_page(accepts, ask)
     seen = None if page is None else kernel_page(accepts, ask, page)
     plan = plan_of(backend, ask, seen or 0)
-    refused = _refusal(START, (plan.error,), "metadata_builder_fails") if plan.error else None
+    refused = None
+    if plan.error is not None:
+        error, words = plan.error
+        refused = _refusal(START, (words,), "metadata_builder_fails", error)
     return Resolution(
         server=SERVER,
         version=version,

@@ -163,6 +163,7 @@ _V29 = replace(
     fi_graphs_check_head=False,
     fi_hopper_single_token=True,
     flashmla_sparse_nvfp4=False,
+    fi_hopper_window_fails=True,
     flashinfer_sparse_no_rope=False,
 )
 _V28 = replace(_V29, fa4_hd256="no", fi_xqa_checks_head=False, names_missing_module=False, ds_mla_bytes=True)
@@ -173,7 +174,6 @@ _V27 = replace(
     fa4_hd256="no_window",
     xqa_families=(90,),
     fi_sink_families=(),
-    fi_hopper_window_fails=True,
 )
 _V26 = replace(_V27, fa4_hd256="no", fa4_takes_192=True, fa4_fp8=False, fa_fp8_sentence=None, mla_hybrid_page=1)
 _V25 = replace(_V26, backends=b.before_26(_V26.backends), asks_window=False, lists_non_causal=False)
