@@ -38,7 +38,8 @@ class Ask:
     @property
     def is_quantized(self) -> bool:
         """Whether the cache counts as quantised (`is_quantized_kv_cache`)."""
-        return self.kv_dtype.startswith(self.rules.quantized_prefixes) or self.kv_dtype.endswith("per_token_head")
+        kv, rules = self.kv_dtype, self.rules
+        return kv.startswith(rules.quantized_prefixes) or kv in rules.quantized_names or kv.endswith("per_token_head")
 
     @property
     def batch_invariant(self) -> bool:

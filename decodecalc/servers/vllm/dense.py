@@ -81,7 +81,7 @@ FLASH_ATTN = Accepts(
 
 FLASHINFER = Accepts(
     head_dims=(64, 128, 256, 512),
-    kv_dtypes=(*PLAIN_DTYPES, *FP8_ANY, "nvfp4", "nvfp4_4over6"),
+    kv_dtypes=(*PLAIN_DTYPES, *FP8_ANY, "nvfp4", "nvfp4_4over6", "nvfp4_ds_mla"),
     kv_dtype_rule=flashinfer.takes_kv_dtype,
     pages=flashinfer.pages,
     sinks=flashinfer.takes_sinks,

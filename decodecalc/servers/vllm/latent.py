@@ -41,7 +41,7 @@ def _flashmla_combination(ask: Ask) -> str | None:
     if ask.layer.sparse:
         if ask.device.family(90) or ask.device.family(100):
             return None
-        return "FlashMLA Sparse is only supported on Hopper and Blackwell DC devices."
+        return f"FlashMLA Sparse is only supported on {ask.rules.flashmla_sparse_devices} devices."
     return None if ask.device.family(90) else "FlashMLA Dense is only supported on Hopper devices."
 
 

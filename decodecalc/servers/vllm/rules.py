@@ -28,6 +28,8 @@ class VllmRules:
     """What each backend accepts; a name that is missing cannot be given either."""
     quantized_prefixes: tuple[str, ...] = _ALL_QUANTISED
     """Cache types that count as quantised, beside those per token and head."""
+    quantized_names: tuple[str, ...] = ()
+    """Cache types that count as quantised under this very name alone."""
     names_missing_module: bool = True
     """A package that is missing is named in the reason; releases before 0.29 say only `ImportError`."""
     asks_window: bool = True
@@ -93,6 +95,8 @@ class VllmRules:
     flashmla_sparse_no_rope: tuple[str, ...] = ("fp8_ds_mla",)
     """Cache types beside the 16-bit ones that FLASHMLA_SPARSE takes at head dim 512 on Hopper; empty in releases that
     do not look at that head dim apart."""
+    flashmla_sparse_devices: str = "Hopper and Blackwell DC"
+    """The devices that FlashMLA Sparse names when it refuses."""
     flashmla_sparse_nvfp4: bool = True
     """FLASHMLA_SPARSE knows an NVFP4 layout, on 10.x only."""
     flashinfer_sparse_no_rope: bool = True
@@ -172,6 +176,8 @@ _V27 = replace(
     backends=b.before_28(_V28.backends),
     lists_rdna_unified=False,
     fa4_hd256="no_window",
+    quantized_prefixes=("fp8",),
+    quantized_names=("nvfp4",),
     xqa_families=(90,),
     fi_sink_families=(),
 )
@@ -187,7 +193,13 @@ _V24 = replace(
     fi_hopper_window_fails=False,
     fi_nvfp4_checked=False,
 )
-_V23 = replace(_V24, backends=b.before_24(_V24.backends), lists_sm120_mla=False, fi_large_pages=False)
+_V23 = replace(
+    _V24,
+    backends=b.before_24(_V24.backends),
+    lists_sm120_mla=False,
+    fi_large_pages=False,
+    flashmla_sparse_devices="Hopper and Blackwell",
+)
 _V22 = replace(_V23, backends=b.before_23(_V23.backends))
 _V21 = replace(_V22, backends=b.before_22(_V22.backends))
 _V20 = replace(_V21, backends=b.before_21(_V21.backends), lists_tokenspeed=False, fa3_wide_heads_become_fa4=False)
