@@ -269,6 +269,8 @@ def _fa4_sparse_combination(ask: Ask) -> str | None:
     heads = ask.layer.q_heads
     if heads not in (8, 16, 32, 64, 128):
         return f"FA4 sparse MLA requires (8, 16, 32, 64, 128) gathered query heads, got num_heads={heads} * dcp_size=1"
+    if ask.kv_dtype == "fp8_ds_mla":
+        return "FLASH_ATTN_MLA_SPARSE_FA4 SM10 does not support fp8_ds_mla kv-cache dtype"
     return flashinfer_sparse_dims(ask)
 
 
