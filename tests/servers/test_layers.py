@@ -31,6 +31,22 @@ def test_the_named_engine_plans_the_layer(server, version, gpu_name, model_name)
         assert plan.kernels
 
 
+def test_flashmla_is_planned_by_what_its_cache_holds():
+    """FP8 rows go to the kernel of index lists, FP8 latents to the dense FP8 one, and bfloat16 rows to none."""
+    gpu = dc.load_gpu("h100-sxm")
+    fp8 = dc.KvCache(dtype="fp8")
+    sparse, dense = dc.load_model("deepseek-v3.2").shard(4), dc.load_model("deepseek-v3").shard(4)
+    ((_, rows),) = resolve_layers("vllm", "0.24.0", sparse, gpu, fp8)
+    assert (rows.backend, rows.engine, dict(rows.options)) == ("FLASHMLA_SPARSE", "flashmla-sparse", {"topk": 2048})
+    ((_, plain),) = resolve_layers("vllm", "0.24.0", sparse, gpu)
+    assert (plain.backend, plain.engine) == ("FLASHMLA_SPARSE", None)
+    for group, answer in resolve_layers("vllm", "0.33.0", dense, gpu, fp8, backend="FLASHMLA"):
+        assert (answer.backend, answer.query_dtype) == ("FLASHMLA", "float8_e4m3fn")
+        kv = dc.KvCache(dtype="fp8", query_dtype="fp8", page_size=answer.kernel_page_size)
+        plan = dc.plan(answer.engine, group.geometry, dc.Batch.uniform(4, 4096), kv=kv, gpu=gpu, **answer.options)
+        assert plan.engine == "flashmla-sparse"
+
+
 def test_cache_types_are_given_in_the_servers_words():
     """A cache of the model's own type is `auto`; FP8 is `fp8` to vLLM and `fp8_e4m3` to SGLang."""
     group = dc.load_model("llama3-8b").shard(1).layer_groups[0]

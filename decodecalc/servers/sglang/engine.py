@@ -21,7 +21,6 @@ _SIMPLE: dict[str, tuple[str, str | None]] = {
 # Kernels of the sparse backend.
 _SPARSE: dict[str, str | None] = {
     "flashmla_kv": "flashmla-sparse",
-    "flashmla_sparse": "flashmla-sparse",
     "trtllm": "trtllm-gen",
 }
 DETERMINISTIC_SPLIT_KEYS = 2048
@@ -87,6 +86,9 @@ def plan_of(state: State, backend: str) -> Plan:
         return Plan(kernel="trtllm-gen-mla" if gen else "xqa-mla", engine="trtllm-gen" if gen else None)
     if backend in ("dsa", "nsa"):
         return Plan(kernel=state.dsa_decode, engine=_SPARSE.get(state.dsa_decode or ""))
+    if backend == "flashmla" and state.kv_dtype.startswith("fp8"):
+        why = "SGLang quantises the queries for an FP8 cache: its build of that FlashMLA kernel has no policy."
+        return Plan(kernel="flashmla-fp8", engine=None, notes=(why,))
     if backend == "aiter":
         return Plan(kernel="aiter-mla" if state.has_mla else "aiter-pa", engine="aiter-mla" if state.has_mla else None)
     kernel, engine = _SIMPLE.get(backend, (backend, None))
@@ -95,7 +97,9 @@ def plan_of(state: State, backend: str) -> Plan:
 
 def _flashinfer(state: State) -> Plan:
     if state.has_mla:
-        return Plan(kernel="flashinfer-mla", engine="flashinfer-mla")
+        fp8 = "SGLang converts the FP8 cache to the model's type before the kernel: plan it on a cache of that type."
+        notes = (fp8,) if state.kv_dtype.startswith("fp8") else ()
+        return Plan(kernel="flashinfer-mla", engine="flashinfer-mla", notes=notes)
     options: dict[str, Any] = {"path": "tensor_cores" if uses_tensor_cores(state) else "cuda_cores", "cuda_graph": True}
     if state.settings.deterministic:
         # Deterministic decoding always takes the tensor-core planner, whose chunks then hold a fixed number of keys.

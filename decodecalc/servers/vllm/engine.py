@@ -39,8 +39,6 @@ class Plan:
 # Backends whose decode kernel is one engine, whatever the settings.
 _SIMPLE = {
     "FLEX_ATTENTION": ("flex", "flex-decoding"),
-    "FLASHMLA": ("flashmla", "flashmla"),
-    "FLASHMLA_SPARSE": ("flashmla-sparse", "flashmla-sparse"),
     "CUTLASS_MLA": ("cutlass-mla", "cutlass-mla"),
     "FLASHINFER_MLA": ("trtllm-gen-mla", "trtllm-gen"),
     "FLASHINFER_MLA_SPARSE": ("trtllm-gen-sparse-mla", "trtllm-gen"),
@@ -78,6 +76,8 @@ def plan_of(backend: str, ask: Ask, kernel_page: int) -> Plan:
         return _flash_attn_mla(ask)
     if backend == "FLASHINFER":
         return _flashinfer(ask, flashinfer.route(ask))
+    if backend in ("FLASHMLA", "FLASHMLA_SPARSE"):
+        return _flashmla(ask, sparse=backend == "FLASHMLA_SPARSE")
     if backend == "ROCM_ATTN":
         return _rocm(ask, kernel_page)
     if backend == "TURBOQUANT":
@@ -88,6 +88,23 @@ def plan_of(backend: str, ask: Ask, kernel_page: int) -> Plan:
         return Plan(kernel=kernel, engine=engine, takes_server_version=True, options=options)
     kernel, name = _SIMPLE[backend]
     return Plan(kernel=kernel, engine=name)
+
+
+def _flashmla(ask: Ask, sparse: bool) -> Plan:
+    if not sparse:
+        if ask.is_quantized:
+            return Plan(
+                kernel="flashmla-fp8",
+                engine="flashmla-sparse",
+                options={"path": "dense_fp8"},
+                query_dtype=flashinfer.FP8_E4M3,
+            )
+        return Plan(kernel="flashmla", engine="flashmla")
+    if not ask.is_quantized:
+        words = "A bfloat16 cache is read by FlashMLA's sparse prefill kernel, which has no schedule: it is only named."
+        return Plan(kernel="flashmla-sparse-prefill", notes=(words,))
+    topk = ask.layer.index_topk
+    return Plan(kernel="flashmla-sparse", engine="flashmla-sparse", options={} if topk is None else {"topk": topk})
 
 
 def _cap_detail(cap: SplitCap) -> dict[str, Any]:
