@@ -1,0 +1,1 @@
+"""Which decode-attention backend an SGLang server runs."""

@@ -1,0 +1,1 @@
+"""Which decode-attention backend a vLLM server runs."""
