@@ -22,6 +22,7 @@ _MODULES = {
     "flash-attention-4": "decodecalc.engines.flash_attention.fa4",
     "flashinfer": "decodecalc.engines.flashinfer.decode",
     "flashinfer-mla": "decodecalc.engines.flashinfer.mla",
+    "flashinfer-xqa": "decodecalc.engines.flashinfer.xqa",
     "flashmla": "decodecalc.engines.flashmla.dense",
     "flashmla-sparse": "decodecalc.engines.flashmla.sparse",
     "cutlass-mla": "decodecalc.engines.cutlass.mla",
