@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
+from decodecalc.analysis.explain import explain
+from decodecalc.analysis.segments import segments
 from decodecalc.analysis.traffic import traffic
 from decodecalc.engines import load_policy
 from decodecalc.engines.flashinfer.xqa_memory import generic_memory, hopper_memory
 from decodecalc.launch.arrays import Batches, at
 from decodecalc.launch.plan import LAST_BLOCK
+from decodecalc.plot.segments import rows as drawn_rows
+from decodecalc.scenario import Planned
+from decodecalc.verify.run.execution import execution_of
 
 LLAMA = dc.Geometry(32, 8, 128)
 MQA = dc.Geometry(8, 1, 128)
@@ -22,10 +28,11 @@ RAGGED = (300, 8000, 64, 1)
 
 
 def plan(
-    geo: dc.Geometry = LLAMA, lens: tuple[int, ...] = (8000,), dtype: str = "bf16", q_len: int = 1, **options: Any
-) -> dc.LaunchPlan:
+    geo: dc.Geometry = LLAMA, lens: tuple[int, ...] = (8000,), dtype: str = "bf16", q_len: int = 1,
+    gpu: str = "h100-sxm", **options: Any,
+) -> dc.LaunchPlan:  # fmt: skip
     """On an H100 with 132 SMs, pages of 16 keys."""
-    return dc.plan("flashinfer-xqa", geo, dc.Batch(lens, q_len), kv=dc.KvCache(dtype, 16), gpu="h100-sxm", **options)
+    return dc.plan("flashinfer-xqa", geo, dc.Batch(lens, q_len), kv=dc.KvCache(dtype, 16), gpu=gpu, **options)
 
 
 @pytest.mark.parametrize("width", [500, 8192])
@@ -186,3 +193,34 @@ def test_a_sweep_may_change_the_kernel_from_step_to_step(cases: list[tuple[int, 
         assert at(found.scratch_bytes, n) == one.scratch_bytes
         assert at(found.state_values, n) == one.state_values or not one.is_split
         assert at(found.detail.defines, n) == one.detail.defines
+
+
+def test_segments_count_keys_and_pieces() -> None:
+    """A dealt split spans from its first key to its last one and counts only its own keys, tiles and pieces."""
+    rows = list(segments(plan(MQA, (8000,)), 0))
+    assert (rows[0].start, rows[0].end, rows[0].keys, rows[0].tiles, rows[0].pieces) == (0, 256, 256, 1, 1)
+    assert sum(row.keys for row in rows) == sum(row.visible_keys for row in rows) == 8000
+    rows = list(segments(plan()))
+    assert (rows[15].start, rows[15].end, rows[15].keys, rows[15].tiles, rows[15].pieces) == (3840, 8000, 320, 2, 2)
+
+
+def test_every_dealt_range_is_drawn() -> None:
+    """The picture of a launch has a bar for each range, and the bars hold all keys once."""
+    item = Planned(case=0, layer_group=None, batch=plan().batch, plan=plan())
+    request = SimpleNamespace(scenarios=SimpleNamespace(plans=lambda: [item]))
+    bars = sorted((bar["start"], bar["end"]) for bar in drawn_rows(request))
+    assert bars == [(start, min(start + 256, 8000)) for start in range(0, 8000, 256)]
+
+
+def test_a_walkthrough_says_who_merges_and_how_tiles_are_dealt() -> None:
+    """The explanation names the round robin and the last block, and no merge kernel."""
+    text = "\n".join(line for step in explain(plan()) for line in step.lines)
+    assert "tiles of 256 keys are dealt to the 16 splits in turn" in text
+    assert "the last block of a request to finish combines the partial states" in text
+    assert "16-bit output vector" in text
+
+
+def test_the_bundled_kernel_does_not_claim_to_run_it() -> None:
+    """A proof with contiguous splits would show another partition, so it is refused in words; unsplit plans can run."""
+    assert "in turn" in execution_of(plan(gpu="h200")).unsupported
+    assert execution_of(plan(lens=(8000,) * 64, gpu="h200")).unsupported == ""
