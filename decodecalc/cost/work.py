@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,17 +34,12 @@ def work_of(
     columns = _per_request(found.blocks_per_split, batches)
     read = batches.seq_lens if found.keys_read is None else _per_request(found.keys_read, batches)
     tile = _column(tile_keys, n)
-    longest = np.minimum(_per_request(found.split_keys, batches), read)
-    full = cdiv(longest, tile)  # tiles of a full split [N, R]
-    last = cdiv(np.maximum(read - (working - 1) * longest, 0), tile)
-    tiles = np.maximum(np.maximum(working - 1, 0) * full + np.where(working > 0, np.minimum(last, full), 0), 0)
-    dealt, short_splits = np.zeros(n, dtype=np.int64)[:, None], np.int64(1)
-    if found.interleave_keys is not None:  # the tiles are shared out evenly: none is longer by more than one of them
+    share = _contiguous(read, _per_request(found.split_keys, batches), working, tile)
+    if found.interleave_keys is not None:
         dealt = _column(found.interleave_keys, n)
-        turns = cdiv(read, np.maximum(dealt, 1))
-        tiles = np.where(dealt > 0, np.where(working > 0, cdiv(read, tile), 0), tiles)
-        last = np.where(dealt > 0, cdiv(turns // np.maximum(working, 1) * dealt, tile), last)
-        short_splits = np.where(dealt > 0, -turns % np.maximum(working, 1), 1)
+        in_turn = _dealt(read, np.maximum(dealt, 1), working, tile)
+        share = Share(*(np.where(dealt > 0, a, b) for a, b in zip(in_turn, share)))
+    full, tiles = share.full, share.tiles
     rows = np.asarray(_column(block_rows, n))[:, 0]
     tiles_total = batches.total(tiles * columns)
     is_split = np.broadcast_to(np.asarray(found.is_split), (n,))
@@ -66,16 +61,57 @@ def work_of(
         merge_rows=batches.query_tokens * geo.q_heads,
         rows=found.live_rows,
         extra_kernels=scheduler_kernels(engine, found.kernels),
-        **_short(batches, columns * short_splits, working, full, last),
+        **_short(batches, columns, share),
     )
 
 
-def _short(batches: Batches, columns: Any, working: Any, full: Any, last: Any) -> dict[str, Any]:
-    """The splits of equal requests that have fewer tiles than the others: the last one, or those dealt one less."""
+class Share(NamedTuple):
+    """How a request's tiles are shared out over its working splits, all [N, R]."""
+
+    full: Any
+    """Tiles of the split with most of them."""
+    tiles: Any
+    """Tiles of all splits."""
+    short: Any
+    """Splits with fewer tiles than `full`."""
+    short_tiles: Any
+    """Tiles of such a split, on average."""
+
+
+def _contiguous(read: Any, split_keys: Any, working: Any, tile: Any) -> Share:
+    """Splits of `split_keys` keys after each other, of which the last may be shorter."""
+    longest = np.minimum(split_keys, read)
+    full = cdiv(longest, tile)
+    last = cdiv(np.maximum(read - (working - 1) * longest, 0), tile)
+    tiles = np.maximum(np.maximum(working - 1, 0) * full + np.where(working > 0, np.minimum(last, full), 0), 0)
+    short = (working > 1) & (last < full) & (last > 0)
+    return Share(full, tiles, short.astype(np.int64), np.where(short, last, 0))
+
+
+def _dealt(read: Any, dealt: Any, working: Any, tile: Any) -> Share:
+    """Runs of `dealt` keys given to the splits in turn: some get one run more, and one of those the short last run."""
+    splits = np.maximum(working, 1)
+    runs = cdiv(read, dealt)
+    least, more = runs // splits, runs % splits
+    most = cdiv(runs, splits)
+    of_most = np.where(more > 0, more, splits)  # splits with `most` runs, that with the last run among them
+    large, small = cdiv(most * dealt, tile), cdiv(least * dealt, tile)
+    last = cdiv(np.maximum(most * dealt - (runs * dealt - read), 0), tile)
+    of_least = splits - of_most
+    full = np.where(of_most > 1, large, np.maximum(last, np.where(of_least > 0, small, 0)))
+    tiles = (of_most - 1) * large + last + of_least * small
+    under = [(last < full).astype(np.int64), np.where(small < full, of_least, 0)]
+    short = np.where(working > 1, under[0] + under[1], 0)
+    mean = (under[0] * last + under[1] * small) / np.maximum(short, 1)
+    some = working > 0
+    return Share(np.where(some, full, 0), np.where(some, tiles, 0), short, np.where(short > 0, mean, 0))
+
+
+def _short(batches: Batches, columns: Any, share: Share) -> dict[str, Any]:
+    """The splits of equal requests that have fewer tiles than the others."""
     if not batches.is_single_class:
         return {}
-    short = (working > 1) & (last < full) & (last > 0)
-    return {"short_blocks": batches.total(columns * short), "short_tiles": np.where(short, last, 0)[:, 0]}
+    return {"short_blocks": batches.total(columns * share.short), "short_tiles": share.short_tiles[:, 0]}
 
 
 def scheduler_kernels(engine: str, kernels: Any) -> int:

@@ -25,9 +25,11 @@ _MODULES = {
     "flash-attention-4": "decodecalc.engines.flash_attention.fa4",
     "flashinfer": "decodecalc.engines.flashinfer.decode",
     "flashinfer-mla": "decodecalc.engines.flashinfer.mla",
+    "flashinfer-xqa": "decodecalc.engines.flashinfer.xqa",
     "flashmla": "decodecalc.engines.flashmla.dense",
     "flashmla-sparse": "decodecalc.engines.flashmla.sparse",
     "cutlass-mla": "decodecalc.engines.cutlass.mla",
+    "trtllm-gen": "decodecalc.engines.trtllm_gen.decode",
     "vllm-triton-mla": "decodecalc.engines.vllm.triton_mla",
     "paged-attention-v1": "decodecalc.engines.vllm.paged_attention",
     "paged-attention-v2": "decodecalc.engines.vllm.paged_attention",
@@ -46,6 +48,7 @@ DEFAULT_ENGINE = "vllm-triton"
 # use.
 _ONLY_MLA = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla")
 _ONLY_AMD = ("rocm-paged", "aiter-unified")
+_ONLY_SM100 = ("trtllm-gen",)
 
 
 def engine_names() -> tuple[str, ...]:
@@ -74,6 +77,8 @@ def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[s
     be."""
     if name in _ONLY_AMD and not gpu.is_hip:
         return "not_amd", f"an AMD kernel; {gpu.label} is not an AMD device"
+    if name in _ONLY_SM100 and (gpu.is_hip or not gpu.is_sm_family(100)):
+        return "not_sm100", f"a kernel for SM100 and SM103; {gpu.label} is neither"
     if name in _ONLY_MLA and not any(geometry.mla for geometry in geometries):
         return "not_mla", "serves MLA layers only (one latent per key that is both key and value)"
     return None

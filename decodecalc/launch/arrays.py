@@ -162,8 +162,9 @@ class Launches:
     """[N]: query rows of a stage-1 tile."""
     live_rows: Any
     """[N]: rows of a tile that hold a query."""
-    state_values: int
-    """fp32 numbers of one partial state of one (query token, query head, split)."""
+    state_values: Any
+    """[N]: size of one partial state of one (query token, query head, split) in fp32 numbers; a 16-bit value counts as
+    half."""
     scratch_bytes: Any
     """[N]: partial-state buffers that the engine allocates."""
     determinism: str
@@ -219,7 +220,7 @@ class Launches:
         agree(split | (live <= 1), "an unsplit step has more than one live split")
         if self.key_ranges is None:
             keys, size = batches.seq_lens - of(self.first_key), of(self.split_keys)
-            tiled = of(self.interleave_keys or 0) > 0 if self.interleave_keys is not None else np.zeros(shape, bool)
+            tiled = np.zeros(shape, bool) if self.interleave_keys is None else of(self.interleave_keys) > 0
             agree(~active | (live * size >= keys), "the live splits do not reach the end of the keys")
             agree(
                 ~active | tiled | ((live - 1) * size < np.maximum(keys, 1)), "a live split begins behind the last key"

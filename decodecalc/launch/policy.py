@@ -142,7 +142,7 @@ class Policy:
             tile_keys=at(found.tile_keys, 0),
             block_rows=at(found.block_rows, 0),
             live_rows=at(found.live_rows, 0),
-            state_values=found.state_values if is_split else 0,
+            state_values=at(found.state_values, 0) if is_split else 0,
             determinism=found.determinism,
             detail=_detail_at(found.detail, r),
             options=opts,

@@ -20,7 +20,7 @@ from decodecalc.launch.arrays import Batches
 
 GEO = dc.Geometry(32, 8, 128)
 KV = dc.KvCache()
-ENGINES = ("vllm-triton", "sglang-triton", "flash-attention-3", "flash-decoding", "bundled")
+ENGINES = ("vllm-triton", "sglang-triton", "flash-attention-3", "flash-decoding", "flashinfer-xqa", "bundled")
 
 
 def doors(engine: str, geo: Any, batch: Any, kernel: str = "own") -> tuple[Any, Any]:

@@ -24,8 +24,9 @@ from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
 MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla")
+BOTH_KINDS = ("sglang-triton", "trtllm-gen")
 AMD_ONLY = ("aiter-unified", "rocm-paged")
-PAGES = {"flashmla": 64, "flash-attention-2": 256, "turbomind": 64}
+PAGES = {"flashmla": 64, "trtllm-gen": 64, "flash-attention-2": 256, "turbomind": 64}
 FP8_CACHE = ("flashmla-sparse",)
 # SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
 KEYS_LEFT_OUT = {"sglang-triton": 1}
@@ -49,7 +50,7 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
     """Devices that the engine runs on."""
     if name in AMD_ONLY:
         names = ["mi300x", "mi355x", "mi308x"]
-    elif name in ("flash-attention-4", "cutlass-mla"):
+    elif name in ("flash-attention-4", "cutlass-mla", "trtllm-gen"):
         names = ["b200-sxm", "gb200", "b300-sxm"]
     elif name in ("flashmla", "flashmla-sparse"):
         names = ["h100-sxm", "h200-sxm", "h20"]
@@ -65,9 +66,9 @@ def gpus(name: str) -> st.SearchStrategy[Gpu]:
 
 
 def geometries(name: str, windows: bool) -> st.SearchStrategy[Geometry]:
-    """Layers that the engine may serve; SGLang serves both kinds."""
+    """Layers that the engine may serve; some serve both kinds."""
     mla, plain = strategies.mla_geometries(), strategies.geometries(windows=windows)
-    return mla if name in MLA_ONLY else st.one_of(plain, mla) if name == "sglang-triton" else plain
+    return mla if name in MLA_ONLY else st.one_of(plain, mla) if name in BOTH_KINDS else plain
 
 
 @st.composite
