@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -16,44 +17,58 @@ if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
 
-# name -> module holding `POLICY` (or `POLICIES`, by name, where two share one file).
-_MODULES = {
-    "vllm-triton": "decodecalc.engines.vllm.triton",
-    "sglang-triton": "decodecalc.engines.sglang.triton",
-    "flash-attention-2": "decodecalc.engines.flash_attention.fa2",
-    "flash-attention-3": "decodecalc.engines.flash_attention.fa3",
-    "flash-attention-4": "decodecalc.engines.flash_attention.fa4",
-    "flashinfer": "decodecalc.engines.flashinfer.decode",
-    "flashinfer-mla": "decodecalc.engines.flashinfer.mla",
-    "flashinfer-xqa": "decodecalc.engines.flashinfer.xqa",
-    "flashmla": "decodecalc.engines.flashmla.dense",
-    "flashmla-sparse": "decodecalc.engines.flashmla.sparse",
-    "cutlass-mla": "decodecalc.engines.cutlass.mla",
-    "trtllm-gen": "decodecalc.engines.trtllm_gen.decode",
-    "vllm-triton-mla": "decodecalc.engines.vllm.triton_mla",
-    "paged-attention-v1": "decodecalc.engines.vllm.paged_attention",
-    "paged-attention-v2": "decodecalc.engines.vllm.paged_attention",
-    "rocm-paged": "decodecalc.engines.vllm.rocm_paged",
-    "aiter-unified": "decodecalc.engines.aiter.unified",
-    "flash-decoding": "decodecalc.engines.textbook.flash_decoding",
-    "flex-decoding": "decodecalc.engines.flex.decoding",
-    "tensorrt-llm-xqa": "decodecalc.engines.tensorrt_llm.xqa",
-    "tensorrt-llm-mmha": "decodecalc.engines.tensorrt_llm.mmha",
-    "llama-cpp": "decodecalc.engines.llama_cpp.fattn",
-    "turbomind": "decodecalc.engines.lmdeploy.turbomind",
-    "bundled": "decodecalc.cost.bundled",
-}
+# Devices that an engine is written for, where that is narrow.
+AMD, SM100 = "AMD", "SM100"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One engine's line: what is known of it without loading its module, so that `all` pays for those it can use."""
+
+    name: str
+    """The engine's name on the command line and in the API."""
+    module: str
+    """The module below `decodecalc` that holds `POLICY` (or `POLICIES`, by name, where two share one file)."""
+    mla_only: bool = False
+    """Whether it serves MLA layers only."""
+    devices: str | None = None
+    """AMD or SM100 where it runs on no other device; None for NVIDIA devices in general."""
+
+
+# In the order that listings use.
+ENTRIES = (
+    Entry("vllm-triton", "engines.vllm.triton"),
+    Entry("sglang-triton", "engines.sglang.triton"),
+    Entry("flash-attention-2", "engines.flash_attention.fa2"),
+    Entry("flash-attention-3", "engines.flash_attention.fa3"),
+    Entry("flash-attention-4", "engines.flash_attention.fa4"),
+    Entry("flashinfer", "engines.flashinfer.decode"),
+    Entry("flashinfer-mla", "engines.flashinfer.mla", mla_only=True),
+    Entry("flashinfer-xqa", "engines.flashinfer.xqa"),
+    Entry("flashmla", "engines.flashmla.dense", mla_only=True),
+    Entry("flashmla-sparse", "engines.flashmla.sparse", mla_only=True),
+    Entry("cutlass-mla", "engines.cutlass.mla", mla_only=True),
+    Entry("trtllm-gen", "engines.trtllm_gen.decode", devices=SM100),
+    Entry("vllm-triton-mla", "engines.vllm.triton_mla", mla_only=True),
+    Entry("paged-attention-v1", "engines.vllm.paged_attention"),
+    Entry("paged-attention-v2", "engines.vllm.paged_attention"),
+    Entry("rocm-paged", "engines.vllm.rocm_paged", devices=AMD),
+    Entry("aiter-unified", "engines.aiter.unified", devices=AMD),
+    Entry("flash-decoding", "engines.textbook.flash_decoding"),
+    Entry("flex-decoding", "engines.flex.decoding"),
+    Entry("tensorrt-llm-xqa", "engines.tensorrt_llm.xqa"),
+    Entry("tensorrt-llm-mmha", "engines.tensorrt_llm.mmha"),
+    Entry("llama-cpp", "engines.llama_cpp.fattn"),
+    Entry("turbomind", "engines.lmdeploy.turbomind"),
+    Entry("bundled", "cost.bundled"),
+)
 DEFAULT_ENGINE = "vllm-triton"
-# What an engine is for, where that is narrow: known without loading its module, so that `all` pays for those it can
-# use.
-_ONLY_MLA = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla")
-_ONLY_AMD = ("rocm-paged", "aiter-unified")
-_ONLY_SM100 = ("trtllm-gen",)
+_BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
 def engine_names() -> tuple[str, ...]:
     """Names of all engines, in the order that listings use."""
-    return tuple(_MODULES)
+    return tuple(_BY_NAME)
 
 
 def split_version(spec: str) -> tuple[str, str | None]:
@@ -64,9 +79,9 @@ def split_version(spec: str) -> tuple[str, str | None]:
 
 def load_policy(name: str) -> Policy:
     """The policy called `name` (without a version). UnknownNameError names the nearest."""
-    if name not in _MODULES:
-        raise UnknownNameError("engine", name, _MODULES)
-    module = importlib.import_module(_MODULES[name])
+    if name not in _BY_NAME:
+        raise UnknownNameError("engine", name, _BY_NAME)
+    module = importlib.import_module(f"decodecalc.{_BY_NAME[name].module}")
     policies = getattr(module, "POLICIES", None)
     found: Policy = policies[name] if policies else module.POLICY
     return found
@@ -75,11 +90,12 @@ def load_policy(name: str) -> Policy:
 def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[str, str] | None:
     """(code, reason) when the engine is not for any of these layers, or not for this GPU's vendor; None when it may
     be."""
-    if name in _ONLY_AMD and not gpu.is_hip:
+    entry = _BY_NAME[name]
+    if entry.devices == AMD and not gpu.is_hip:
         return "not_amd", f"an AMD kernel; {gpu.label} is not an AMD device"
-    if name in _ONLY_SM100 and (gpu.is_hip or not gpu.is_sm_family(100)):
+    if entry.devices == SM100 and (gpu.is_hip or not gpu.is_sm_family(100)):
         return "not_sm100", f"a kernel for SM100 and SM103; {gpu.label} is neither"
-    if name in _ONLY_MLA and not any(geometry.mla for geometry in geometries):
+    if entry.mla_only and not any(geometry.mla for geometry in geometries):
         return "not_mla", "serves MLA layers only (one latent per key that is both key and value)"
     return None
 
@@ -89,7 +105,7 @@ def load_policies(names: Iterable[str]) -> list[tuple[Policy, str | None]]:
     out: list[tuple[Policy, str | None]] = []
     for spec in names:
         if spec.strip().lower() == "all":
-            out.extend((load_policy(name), None) for name in _MODULES)
+            out.extend((load_policy(name), None) for name in _BY_NAME)
         else:
             name, version = split_version(spec)
             policy = load_policy(name)
@@ -103,7 +119,7 @@ def folder_modules(name: str) -> list[ModuleType]:
     in the listing's order, then of all other folders, by name. A folder is found by being there."""
     import decodecalc.engines as engines
 
-    registered = [module.rpartition(".")[0] for module in _MODULES.values()]
+    registered = [f"decodecalc.{entry.module}".rpartition(".")[0] for entry in ENTRIES]
     present = [f"{engines.__name__}.{found.name}" for found in pkgutil.iter_modules(engines.__path__) if found.ispkg]
     packages = dict.fromkeys([*registered, *sorted(present)])
     return [

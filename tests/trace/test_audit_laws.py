@@ -38,6 +38,8 @@ ENGINES: list[tuple[str, dc.Geometry, str, dict[str, Any], int]] = [
     ("vllm-triton-mla", MLA, "h200-sxm", {}, 16),
     ("tensorrt-llm-xqa", dc.Geometry(32, 8, 128), "h200-sxm", {}, 32),
     ("tensorrt-llm-mmha", dc.Geometry(32, 32, 128), "h200-sxm", {}, 32),
+    ("flashinfer-xqa", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
+    ("trtllm-gen", dc.Geometry(32, 8, 128), "b200-sxm", {}, 64),
     ("llama-cpp", dc.Geometry(32, 8, 128), "h200-sxm", {}, 1),
     ("turbomind", dc.Geometry(32, 8, 128), "h200-sxm", {}, 64),
     ("paged-attention-v1", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),

@@ -21,9 +21,9 @@ CONTEXT = "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128Pe
 @pytest.mark.parametrize(
     ("name", "facts"),
     [
-        (GQA, NameFacts(split=True, tile_rows=32, tile_keys=128, head_dim=128, windowed=False, page_size=64)),
-        (WINDOWED, NameFacts(split=False, tile_rows=16, tile_keys=128, head_dim=256, windowed=True, page_size=16)),
-        (MLA, NameFacts(split=True, tile_rows=16, tile_keys=128, head_dim=576, head_dim_v=512, windowed=False,
+        (GQA, NameFacts(split=True, tile_rows=32, head_dim=128, windowed=False, page_size=64)),
+        (WINDOWED, NameFacts(split=False, tile_rows=16, head_dim=256, windowed=True, page_size=16)),
+        (MLA, NameFacts(split=True, tile_rows=16, head_dim=576, head_dim_v=512, windowed=False,
                         page_size=32)),
     ],
 )  # fmt: skip
