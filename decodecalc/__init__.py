@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from decodecalc.analysis.segments import Segment, segments
     from decodecalc.analysis.traffic import Traffic, traffic
     from decodecalc.batch import Batch
-    from decodecalc.cost.calibration import Calibration, load_calibration
+    from decodecalc.cost.calibration import Calibration
+    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.choice import Choice, choose
     from decodecalc.cost.prediction import Prediction, predict
     from decodecalc.engines import engine_names, plan

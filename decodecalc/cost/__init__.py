@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "Calibration": "calibration",
-    "load_calibration": "calibration",
+    "load_calibration": "load",
     "Parameter": "parameters",
     "Variant": "parameters",
     "Prediction": "prediction",
@@ -39,8 +39,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from decodecalc.cost.calibration import Calibration, load_calibration
+    from decodecalc.cost.calibration import Calibration
     from decodecalc.cost.choice import Choice, choose
+    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.parameters import Parameter, Variant
     from decodecalc.cost.prediction import Prediction, predict, predict_arrays, predict_policy
     from decodecalc.cost.tuning import Tuning, s_opt, tune

@@ -194,7 +194,7 @@ def _check(options: BundledOptions) -> None:
 
 def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: BundledOptions) -> _Cut:
     """One split length for every request of a step."""
-    from decodecalc.cost.calibration import load_calibration
+    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.tuning import fastest, tuned_variants
 
     first = visible_start(batches, geo.window)
@@ -228,7 +228,7 @@ def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Bu
 
 def _others_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: BundledOptions) -> _Cut:
     """Another engine's splits, walked in the bundled kernel's tiles."""
-    from decodecalc.cost.calibration import load_calibration
+    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.tuning import tuned_variants
     from decodecalc.engines.registry import load_policies
 

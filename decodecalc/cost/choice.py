@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
 from decodecalc.cost.tuning import Tuning, gathered, path_rates, row_block, split_curve, tune, used_rows

@@ -10,7 +10,8 @@ import numpy as np
 
 from decodecalc.analysis.roofline import roofline
 from decodecalc.analysis.traffic import traffic
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates

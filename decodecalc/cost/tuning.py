@@ -19,7 +19,8 @@ import numpy as np
 
 from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import load_calibration
 from decodecalc.cost.choice import Choice, Regret, choose, server_flag
+from decodecalc.cost.load import load_calibration
 from decodecalc.models import LayerGroup
 from decodecalc.scenario import effective_batch
 from decodecalc.tables.table import Column, Table

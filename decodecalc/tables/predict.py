@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.table import Column, Table, cell, percent

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.cost.calibration import load_calibration
 from decodecalc.cost.choice import time_curve
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import predict
 from decodecalc.cost.tuning import (
     candidate_splits,
