@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -62,18 +62,14 @@ class Scenarios:
     excluded: tuple[tuple[str, str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        known = {f.name for policy, _ in self.engines for f in fields(policy.options_type)}
+        known = {name for policy, _ in self.engines for name in policy.option_names()}
         for name in self.options:
             if name not in known:
                 raise UnknownNameError("engine option", name, known, "see `decodecalc engines NAME`")
 
     def options_of(self, policy: Policy) -> dict[str, Any]:
         """The options that this engine has, with the model-wide KV-head count where its rule asks for it."""
-        own = {f.name for f in fields(policy.options_type)}
-        given = {name: value for name, value in self.options.items() if name in own}
-        if self.model_kv_heads is not None and "model_kv_heads" in own:
-            given.setdefault("model_kv_heads", self.model_kv_heads)
-        return given
+        return policy.own_options(self.options, self.model_kv_heads)
 
     def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
         """One plan. GateError when the engine refuses the scenario."""

@@ -25,6 +25,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import SIZE, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -65,6 +66,11 @@ class Bundled(Policy):
     options_type = BundledOptions
     rule = "one split length for the batch, a whole number of tiles, the one the time model finds fastest (S_opt)"
     split_flag = "num_splits"
+    traits = Traits(
+        split_setting=SplitSetting("num_splits={splits}", "num_splits"),
+        by_hand_option="split_keys",
+        partition=Partition(rule=SIZE),
+    )
 
     def launches(
         self,

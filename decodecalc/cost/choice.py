@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from decodecalc.launch.plan import LaunchPlan
     from decodecalc.launch.policy import Policy
 
-# How each engine is told a split count, where it can be: {s} is the count, {pages} the pages of one split; and the
-# option of our policy that stands for it. Read from the sources that the policies name.
-FLAGS: dict[str, tuple[str, str]] = {
-    "sglang-triton": ("--triton-attention-num-kv-splits {s}", "max_kv_splits_arg"),
-    "flash-attention-2": ("num_splits={s}", "num_splits_arg"),
-    "flash-attention-3": ("num_splits={s}", "num_splits_arg"),
-    "flashinfer": ("fixed_split_size={pages}", "fixed_split_size_pages"),
-    "flex-decoding": ("kernel_options={{'SPLIT_KV': {s}}}", "split_kv"),
-    "bundled": ("num_splits={s}", "num_splits"),
-}
 FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 WORTH = 0.98  # a flag is worth naming when it takes at least 2 % off
 
@@ -224,9 +214,8 @@ class _Regrets:
         return Regret(policy.name, name, plan.path, live, rule, regret, own, flag, flag_s, tried)
 
     def _plan(self, policy: Policy, version: str | None, more: Mapping[str, Any]) -> LaunchPlan:
-        known = policy.options_type.__dataclass_fields__
-        given = {k: v for k, v in self.options.items() if k in known}
-        return policy.plan(self.geo, self.batch, self.kv, self.gpu, {**given, **more}, version)
+        options = {**policy.own_options(self.options), **more}
+        return policy.plan(self.geo, self.batch, self.kv, self.gpu, options, version)
 
     def _own(self, plan: LaunchPlan) -> float | None:
         if plan.engine == BUNDLED or kernel_of(plan.engine, plan.is_split, self.calibration) == BUNDLED:
@@ -235,21 +224,19 @@ class _Regrets:
 
     def _flag_times(self, policy: Policy, version: str | None) -> tuple[tuple[str, float], ...]:
         """The engine's flag at FLAG_COUNTS, each with the time it gives."""
-        if policy.name not in FLAGS or policy.name == BUNDLED:
-            return ()
-        text, option = FLAGS[policy.name]
-        if option not in policy.options_type.__dataclass_fields__:
+        setting = policy.traits.split_setting
+        if setting is None or policy.name == BUNDLED:
             return ()
         longest = self.batch.max_seq_len
         found: list[tuple[str, float]] = []
         for s in FLAG_COUNTS:
             pages = max(cdiv(longest, s * self.kv.page_size), 1)
             try:
-                plan = self._plan(policy, version, {option: pages if "{pages}" in text else s})
+                plan = self._plan(policy, version, {setting.option: pages if setting.in_pages else s})
             except DecodecalcError:
                 continue
             time = self._own(plan) or predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
-            found.append((text.format(s=s, pages=pages), time))
+            found.append((setting.text.format(splits=s, pages=pages), time))
         return tuple(found)
 
 

@@ -10,15 +10,13 @@ import numpy as np
 from decodecalc.analysis.traffic import traffic_arrays
 from decodecalc.cost.model import Work
 from decodecalc.cost.tuning import STATE_SCALARS
+from decodecalc.engines.registry import traits_of
 from decodecalc.intmath import cdiv
 from decodecalc.launch.arrays import Batches, KernelArray, Launches
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
     from decodecalc.kvcache import KvCache
-
-# Engines whose scheduler kernel serves a whole step (SGLang: get_num_kv_splits in init_forward_metadata).
-ONCE_A_STEP = ("sglang-triton",)
 
 
 def work_of(
@@ -79,8 +77,8 @@ def _short(batches: Batches, columns: Any, working: Any, full: Any, last: Any) -
 
 
 def scheduler_kernels(engine: str, kernels: Any) -> int:
-    """Scheduler kernels that run with every layer; those of ONCE_A_STEP run before the first one."""
-    return 0 if engine in ONCE_A_STEP else sum(k.role == "scheduler" for k in kernels)
+    """Scheduler kernels that run with every layer: none where one run before the first layer serves them all."""
+    return 0 if traits_of(engine).schedules_once_a_step else sum(k.role == "scheduler" for k in kernels)
 
 
 def on_bundled(found: Launches, geo: Geometry, batches: Batches, tile_keys: int, rows: int) -> Launches:

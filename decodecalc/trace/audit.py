@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -362,10 +362,8 @@ class _Judge:
         """None, with the reason in `refusals`, when the engine does not run this."""
         assert self.gpu is not None
         known, layer, batch = self.known, candidate.layer, setting.batch or candidate.batch
-        own = {f.name for f in fields(policy.options_type)}
-        asked = {name: value for name, value in known.options.items() if name in own}
         engine = (policy, version)
-        options = {**setting.options, **asked}
+        options = {**setting.options, **policy.own_options(known.options)}
         try:
             one = Scenarios((layer,), (batch,), (engine,), self.gpu, known.kv, options, known.model_kv_heads)
             plan = one.plan(layer, batch, policy, version)

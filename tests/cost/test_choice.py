@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import decodecalc as dc
-from decodecalc.cost.choice import FLAGS, Regret, server_flag
-from decodecalc.engines import load_policies, load_policy
+from decodecalc.cost.choice import Regret, server_flag
+from decodecalc.engines import load_policies
 
 
 def test_regret_is_one_for_our_own_rule_and_at_least_that_for_fixed_16() -> None:
@@ -61,12 +61,6 @@ def test_refusing_engines_say_why() -> None:
     )
     assert found.regrets[0].refused
     assert found.regrets[0].regret is None
-
-
-@pytest.mark.parametrize("engine", FLAGS)
-def test_flags_name_options_that_the_policies_have(engine: str) -> None:
-    """The option that stands for each flag exists."""
-    assert FLAGS[engine][1] in load_policy(engine).options_type.__dataclass_fields__
 
 
 def test_a_choice_is_plain_values_for_json() -> None:
