@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from decodecalc.analysis.traffic import Traffic, traffic
     from decodecalc.batch import Batch
     from decodecalc.cost.calibration import Calibration
-    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.choice import Choice, choose
+    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.prediction import Prediction, predict
     from decodecalc.engines import engine_names, plan
     from decodecalc.errors import (
@@ -72,7 +72,7 @@ _HOME = {
     "detect_gpu": "decodecalc.gpus",
     "engine_names": "decodecalc.engines",
     "gpu_names": "decodecalc.gpus",
-    "load_calibration": "decodecalc.cost.calibration",
+    "load_calibration": "decodecalc.cost.load",
     "load_gpu": "decodecalc.gpus",
     "load_model": "decodecalc.models",
     "occupancy": "decodecalc.analysis.occupancy",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import load_calibration
+from decodecalc.cost.own_launch import row_block, used_rows
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.tuning import Tuning, gathered, path_rates, row_block, split_curve, tune, used_rows
+from decodecalc.cost.tuning import Tuning, gathered, path_rates, split_curve, tune
 from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv

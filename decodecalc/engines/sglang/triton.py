@@ -352,7 +352,7 @@ class SglangStep:
 
         def ranges(n: int) -> Sequence[list[KeyRange]]:
             if at(on, n):
-                return schedule.ranges(n, first, keys)
+                return schedule.ranges(n, first, keys, self.batches.counts, self.topk)
             r = keys.shape[1]
             ends = self.batches.seq_lens + self.step
             return regular(n) if regular else KeyRanges(

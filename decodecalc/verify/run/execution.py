@@ -186,7 +186,7 @@ def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
 
 def _timed_shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
     """The bundled kernel's own rows, tile and grid, as the time model assumes them under any rule."""
-    from decodecalc.cost.tuning import row_block
+    from decodecalc.cost.own_launch import row_block
 
     rows = row_block(plan.geometry, plan.batch.max_q_len)
     shape = _shape(plan, tuning, rows, min(rows, plan.batch.max_q_len * plan.geometry.group), tuning.tile_keys)
