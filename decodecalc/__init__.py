@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from decodecalc.cost.choice import Choice, choose
     from decodecalc.cost.load import load_calibration
     from decodecalc.cost.prediction import Prediction, predict
+    from decodecalc.cost.token import TokenTime, token_time
     from decodecalc.engines import engine_names, plan
     from decodecalc.errors import (
         DecodecalcError,
@@ -67,6 +68,7 @@ _HOME = {
     "ShardingError": "decodecalc.errors",
     "Splits": "decodecalc.launch.plan",
     "Traffic": "decodecalc.analysis.traffic",
+    "TokenTime": "decodecalc.cost.token",
     "UnknownNameError": "decodecalc.errors",
     "choose": "decodecalc.cost.choice",
     "detect_gpu": "decodecalc.gpus",
@@ -82,6 +84,7 @@ _HOME = {
     "roofline": "decodecalc.analysis.roofline",
     "segments": "decodecalc.analysis.segments",
     "sweep": "decodecalc.sweeps.run",
+    "token_time": "decodecalc.cost.token",
     "traffic": "decodecalc.analysis.traffic",
     "zoo_names": "decodecalc.models",
 }
@@ -112,6 +115,7 @@ __all__ = [
     "Segment",
     "ShardingError",
     "Splits",
+    "TokenTime",
     "Traffic",
     "UnknownNameError",
     "__version__",
@@ -129,6 +133,7 @@ __all__ = [
     "roofline",
     "segments",
     "sweep",
+    "token_time",
     "traffic",
     "zoo_names",
 ]

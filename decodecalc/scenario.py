@@ -73,7 +73,7 @@ class Scenarios:
 
     def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
         """One plan. GateError when the engine refuses the scenario."""
-        seen = effective_batch(group, batch)
+        seen = group.seen_batch(batch)
         return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
 
     def plans(self) -> Iterator[Planned | Refusal]:
@@ -103,22 +103,6 @@ class Scenarios:
         if refusals and not planned:
             reasons = dict.fromkeys(f"{r.engine}: {r.reason.removeprefix(f'{r.engine}: ')}" for r in refusals)
             raise InputError("no chosen engine runs this: " + "; ".join(list(reasons)[:3]))
-
-
-def shortens(group: LayerGroup) -> bool:
-    """Whether the layer's kernel sees fewer keys than the sequence has, its window aside."""
-    return bool(group.chunk or group.compress_ratio or group.topk)
-
-
-def effective_batch(group: LayerGroup, batch: Batch) -> Batch:
-    """The batch as the layer's kernel sees it: chunked, compressed or top-k attention shortens every request.
-
-    vLLM does this by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
-    make_local_attention_virtual_batches); a decode token only touches the last chunk.
-    """
-    if not shortens(group):
-        return batch
-    return Batch([group.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
 
 
 def make_scenarios(

@@ -25,6 +25,7 @@ from decodecalc.intmath import IntArray, distinct
 from decodecalc.launch.arrays import Batches, Launches, plan_arrays
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.units import human_seconds
+from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -44,30 +45,40 @@ BOUNDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Time of one layer. `terms` add up to total_s; low_s and high_s bound what 90 % of such cells measured.
-
-    bound: which group of terms is largest (a key of BOUNDS). roofline_s and overhead_plus_bytes_s are the baselines:
-    data-sheet bandwidth and peak alone; launches plus bytes at the sustained rate. kernel: whose kernel the parameters
-    are of; l2: cold or warm; notes: what was assumed. provenance: the parameters used, by name.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction(Shown):
+    """Predicted time of one layer of one decode step."""
 
     engine: str
+    """Whose launch it is."""
     kernel: str
+    """Whose kernel the parameters are of."""
     total_s: float
+    """Predicted time: the sum of `terms`."""
     terms: Mapping[str, float]
+    """Where the time goes, by name: the fields of `model.Terms`."""
     bound: str
+    """The group of terms that is largest, a key of BOUNDS."""
     low_s: float
+    """Lower end of the interval that holds 90 % of such measured times."""
     high_s: float
+    """Upper end of that interval."""
     roofline_s: float | None
+    """A baseline: bytes and arithmetic at the data sheet's rates. None where those are not known."""
     overhead_plus_bytes_s: float
+    """A baseline: launches plus bytes at the sustained rate."""
     l2: str
+    """`cold` or `warm`."""
     launch: str
+    """`graph` or `stream`."""
     calibration: str
+    """Where the parameters come from."""
     variant: str
+    """The kernel variant that runs."""
     notes: tuple[str, ...] = ()
+    """What was assumed."""
     provenance: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
+    """The parameters used, by name."""
 
     def __str__(self) -> str:
         """One line for people."""

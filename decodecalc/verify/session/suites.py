@@ -16,7 +16,6 @@ from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup, load_model
-from decodecalc.scenario import effective_batch
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -46,7 +45,7 @@ class Scenario:
     @property
     def seen_batch(self) -> Batch:
         """The batch as the layer's kernel sees it (chunked layers see less)."""
-        return effective_batch(self.layer_group, self.batch)
+        return self.layer_group.seen_batch(self.batch)
 
     @property
     def id(self) -> str:
