@@ -20,6 +20,7 @@ import numpy as np
 
 from decodecalc._version import __version__
 from decodecalc.analysis.traffic import PARTIAL_BYTES
+from decodecalc.cost.launcher import chosen_launch
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.own_launch import equal_splits, has_work, row_blocks_of, under_rule
 from decodecalc.cost.parameters import Variant
@@ -33,6 +34,7 @@ from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.launch.traits import SIZE, Partition, SplitSetting, Traits
+from decodecalc_kernels.choose import register_chooser
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -240,3 +242,5 @@ def _fit_grid(launched: IntArray) -> None:
 
 
 POLICY = Bundled()
+# From here on `decodecalc_kernels.decode_attention` without a config runs what this policy plans.
+register_chooser(chosen_launch)

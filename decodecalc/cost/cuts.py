@@ -176,7 +176,8 @@ class Cuts:
             (cdiv((pieces // live + 1) * self.dealt, self.tile_keys), whole[0]),
             (cdiv(pieces // live * self.dealt, self.tile_keys), whole[1]),
         ]
-        return [tuple(np.where(self.dealt > 0, *pair) for pair in zip(t, k)) for t, k in zip(turns, kinds)]
+        dealt = self.dealt > 0
+        return [(np.where(dealt, t[0], k[0]), np.where(dealt, t[1], k[1])) for t, k in zip(turns, kinds)]
 
 
 def walked_keys(start: Any, end: Any, begin: Any) -> Any:

@@ -242,10 +242,13 @@ class Tuning:
 
 
 def tune(
-    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold"
-) -> Tuning:
-    """The fastest launch of the bundled kernel for one step: what its launcher uses by default."""
-    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2)
+    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold",
+    num_splits: int | None = None,
+) -> Tuning:  # fmt: skip
+    """The fastest launch of the bundled kernel for one step: what its launcher uses by default. num_splits: splits of
+    the longest request, instead of the fastest count (whole tiles may make them fewer)."""
+    counts = None if num_splits is None else np.array([num_splits], dtype=np.int64)
+    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2, candidates=counts)
     variant = found.variants[int(found.which[0])]
     return Tuning(
         splits=int(found.splits[0]),

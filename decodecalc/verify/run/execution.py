@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 
 CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what the kernel reads
-MAX_ACCUMULATOR = 16384  # rows x value width of one block at four warps: fp32 sums in 128 registers of each thread
-MAX_WARPS = 8
-SHARED_SHARE = 0.9  # of a block's shared memory for keys and values; queries and weights need the rest
 
 
 @dataclass(frozen=True)
@@ -195,16 +192,14 @@ def _timed_shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
 
 def _shape(plan: LaunchPlan, tuning: Tuning, rows: int, rows_used: int, tile: int) -> dict[str, Any]:
     """Tile, rows, warps and idle rows. Rows beyond the queries' are left out: the same blocks, less padding."""
-    width = next_power_of_2(plan.geometry.v_dim)
-    warps = tuning.warps
-    while warps < MAX_WARPS and rows * width > MAX_ACCUMULATOR * warps // 4:
-        warps *= 2
+    from decodecalc.cost.launcher import stages_that_fit, warps_that_hold
+
     return {
         "tile_keys": tile,
         "rows": rows,
         "rows_used": rows_used,
-        "warps": warps,
-        "stages": _stages_that_fit(plan, tile, tuning.stages),
+        "warps": warps_that_hold(rows, plan.geometry.v_dim, tuning.warps),
+        "stages": stages_that_fit(plan.geometry, plan.kv, plan.gpu, tile, tuning.stages),
         "idle_requests": _idle_requests(plan),
         **_merge(plan),
     }
@@ -217,15 +212,6 @@ def _merge(plan: LaunchPlan) -> dict[str, Any]:
     rows = plan.batch.size * plan.batch.max_q_len * plan.geometry.q_heads
     shape: dict[str, Any] = merge_shape(plan.splits.launched, rows, plan.geometry.v_dim) if plan.is_split else {}
     return shape
-
-
-def _stages_that_fit(plan: LaunchPlan, tile_keys: int, stages: int) -> int:
-    """Loads in flight that shared memory holds: a variant of another width may be too large for this one."""
-    most = plan.gpu.max_smem_bytes_per_block
-    if most is None:
-        return stages
-    tile_bytes = tile_keys * plan.kv.bytes_per_key(plan.geometry) / plan.geometry.kv_heads
-    return max(1, min(stages, int(SHARED_SHARE * most // tile_bytes)))
 
 
 def row_blocks(plan: LaunchPlan) -> int:
