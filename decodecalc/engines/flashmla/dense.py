@@ -106,7 +106,6 @@ class FlashMla(Policy):
             "an SM part's payload is at least 10 blocks",
         ),
     )
-    traits = Traits(partition=Partition(rule=IRREGULAR))
     rule = (
         "parts = max(SMs // kv_heads // ceil(q * group / 64), 1); payload = ceil(sum(ceil(L / 64) + 5) / parts) + 5 "
         "blocks; requests are dealt to the parts in order, a request costs its remaining blocks + 5"
