@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from decodecalc.analysis.segments import Segment, segments
     from decodecalc.analysis.traffic import Traffic, traffic
     from decodecalc.batch import Batch
-    from decodecalc.cost.calibration import Calibration, load_calibration
+    from decodecalc.cost.calibration import Calibration
     from decodecalc.cost.choice import Choice, choose
+    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.prediction import Prediction, predict
+    from decodecalc.cost.token import TokenTime, token_time
     from decodecalc.engines import engine_names, plan
     from decodecalc.errors import (
         DecodecalcError,
@@ -66,12 +68,13 @@ _HOME = {
     "ShardingError": "decodecalc.errors",
     "Splits": "decodecalc.launch.plan",
     "Traffic": "decodecalc.analysis.traffic",
+    "TokenTime": "decodecalc.cost.token",
     "UnknownNameError": "decodecalc.errors",
     "choose": "decodecalc.cost.choice",
     "detect_gpu": "decodecalc.gpus",
     "engine_names": "decodecalc.engines",
     "gpu_names": "decodecalc.gpus",
-    "load_calibration": "decodecalc.cost.calibration",
+    "load_calibration": "decodecalc.cost.load",
     "load_gpu": "decodecalc.gpus",
     "load_model": "decodecalc.models",
     "occupancy": "decodecalc.analysis.occupancy",
@@ -81,6 +84,7 @@ _HOME = {
     "roofline": "decodecalc.analysis.roofline",
     "segments": "decodecalc.analysis.segments",
     "sweep": "decodecalc.sweeps.run",
+    "token_time": "decodecalc.cost.token",
     "traffic": "decodecalc.analysis.traffic",
     "zoo_names": "decodecalc.models",
 }
@@ -111,6 +115,7 @@ __all__ = [
     "Segment",
     "ShardingError",
     "Splits",
+    "TokenTime",
     "Traffic",
     "UnknownNameError",
     "__version__",
@@ -128,6 +133,7 @@ __all__ = [
     "roofline",
     "segments",
     "sweep",
+    "token_time",
     "traffic",
     "zoo_names",
 ]

@@ -106,9 +106,6 @@ def resolve_engines(name: str | None, default: str) -> list[str]:
 
 def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[str]) -> dict[str, Any]:
     """Engine options from NAME=VALUE pairs and the common flags."""
-    from dataclasses import fields
-
-    from decodecalc.analysis.invariance import INVARIANT_OPTIONS
     from decodecalc.engines import load_policies
 
     out: dict[str, Any] = {}
@@ -118,8 +115,8 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
             raise InputError(f"--opt {text[:40]!r}: write NAME=VALUE, for example --opt max_num_seqs=256")
         out[name.strip().replace("-", "_")] = value
     if batch_invariant:
-        known = {f.name for policy, _ in load_policies(engines) for f in fields(policy.options_type)}
-        found = {name: value for name, value in INVARIANT_OPTIONS.items() if name in known}
+        modes = [policy.traits.invariant_option for policy, _ in load_policies(engines)]
+        found = dict(mode for mode in modes if mode is not None)
         if not found:
             raise InputError(f"--batch-invariant: {', '.join(engines)} has no such mode")
         out = {**found, **out}

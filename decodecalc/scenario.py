@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -62,22 +62,18 @@ class Scenarios:
     excluded: tuple[tuple[str, str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        known = {f.name for policy, _ in self.engines for f in fields(policy.options_type)}
+        known = {name for policy, _ in self.engines for name in policy.option_names()}
         for name in self.options:
             if name not in known:
                 raise UnknownNameError("engine option", name, known, "see `decodecalc engines NAME`")
 
     def options_of(self, policy: Policy) -> dict[str, Any]:
         """The options that this engine has, with the model-wide KV-head count where its rule asks for it."""
-        own = {f.name for f in fields(policy.options_type)}
-        given = {name: value for name, value in self.options.items() if name in own}
-        if self.model_kv_heads is not None and "model_kv_heads" in own:
-            given.setdefault("model_kv_heads", self.model_kv_heads)
-        return given
+        return policy.own_options(self.options, self.model_kv_heads)
 
     def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
         """One plan. GateError when the engine refuses the scenario."""
-        seen = effective_batch(group, batch)
+        seen = group.seen_batch(batch)
         return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
 
     def plans(self) -> Iterator[Planned | Refusal]:
@@ -107,22 +103,6 @@ class Scenarios:
         if refusals and not planned:
             reasons = dict.fromkeys(f"{r.engine}: {r.reason.removeprefix(f'{r.engine}: ')}" for r in refusals)
             raise InputError("no chosen engine runs this: " + "; ".join(list(reasons)[:3]))
-
-
-def shortens(group: LayerGroup) -> bool:
-    """Whether the layer's kernel sees fewer keys than the sequence has, its window aside."""
-    return bool(group.chunk or group.compress_ratio or group.topk)
-
-
-def effective_batch(group: LayerGroup, batch: Batch) -> Batch:
-    """The batch as the layer's kernel sees it: chunked, compressed or top-k attention shortens every request.
-
-    vLLM does this by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
-    make_local_attention_virtual_batches); a decode token only touches the last chunk.
-    """
-    if not shortens(group):
-        return batch
-    return Batch([group.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
 
 
 def make_scenarios(

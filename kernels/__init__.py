@@ -8,7 +8,8 @@ Importing this package imports neither torch nor Triton; the names below load on
   vLLM's 3D rule, `.per_request_counts(cap, unit=32)` with `split_values=counts` SGLang's, `.fixed_size(256, max_len)`
   a fixed split size (batch-invariant), `.per_request_sizes(cap)` with `split_values=sizes` anything else,
   `LaunchConfig()` unsplit.
-* `default_config(...)`: a LaunchConfig for a shape and a GPU; takes a split count chosen elsewhere.
+* `register_chooser(function)`: who chooses the launch when `decode_attention` is given no config. Importing
+  `decodecalc.cost.bundled` registers the time model's choice; without it a config must be given.
 * `invariant_config(...)`: the batch-invariant one: it asks nothing about the batch.
 * `Workspace.allocate(tokens, q_heads, v_dim, num_splits, device)`: scratch, reusable.
 * `record_launch(...)`: the same launch, with what every block did (key range, SM, early exit): a `LaunchRecord`.
@@ -29,8 +30,9 @@ from typing import Any
 
 _HOME = {
     "LaunchConfig": "config",
-    "default_config": "heuristic",
-    "invariant_config": "heuristic",
+    "invariant_config": "config",
+    "Problem": "choose",
+    "register_chooser": "choose",
     "Workspace": "launch",
     "decode_attention": "launch",
     "LaunchRecord": "instrument",

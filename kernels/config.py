@@ -1,12 +1,15 @@
-"""How one launch is shaped: plain numbers, from any policy or from `default_config`."""
+"""How one launch is shaped: plain numbers, from any policy."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import log2
 from typing import Any
 
-from decodecalc_kernels.blocks import cdiv
+from decodecalc_kernels.blocks import cdiv, default_rows
 
+# Bytes of keys and values of a tile of the invariant launch: 64 keys of 128 + 128 bf16 elements.
+TILE_BYTES = 32768
 SPLIT_RULES = ("size", "count", "counts", "sizes")  # in the order of merge.BY_SIZE …
 
 
@@ -119,3 +122,34 @@ class LaunchConfig:
     def to_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
         return asdict(self)
+
+
+def invariant_config(
+    *,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    max_seq_len: int,
+    split_keys: int = 512,
+    v_dim: int | None = None,
+    mla: bool = False,
+    q_len: int = 1,
+    kv_bytes_per_element: int = 2,
+    window: int | None = None,
+) -> LaunchConfig:
+    """A LaunchConfig under which a request's bits never depend on the batch: a fixed split size, and tile, rows, warps
+    and merge from the layer alone.
+
+    `max_seq_len`: the longest request that will ever come (it only sizes the grid, and does not change bits).
+    `split_keys`: keys per split, rounded up to whole tiles; smaller fills the GPU at small batches, larger merges less.
+    """
+    v_dim = head_dim if v_dim is None else v_dim
+    key_bytes = (head_dim if mla else head_dim + v_dim) * kv_bytes_per_element
+    rows = default_rows(q_len, q_heads // kv_heads, v_dim)
+    tile = max(16, min(64, 1 << round(log2(TILE_BYTES / key_bytes)), 4096 // rows))
+    size = cdiv(split_keys, tile) * tile
+    shape: dict[str, Any] = {"tile_keys": tile, "rows": rows, "warps": 4, "stages": 2}
+    if window is not None:
+        shape["window_partition"] = "window"
+    # The merge takes its states in steps of the same number whatever the longest request: LaunchConfig's own default.
+    return LaunchConfig.fixed_size(size, max_seq_len, **shape)

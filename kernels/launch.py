@@ -10,6 +10,7 @@ import torch
 import triton.language as tl
 
 from decodecalc_kernels.blocks import cdiv, key_blocks, next_power_of_2, rows_by_eights
+from decodecalc_kernels.choose import Problem, choose
 from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import merge_kernel
 from decodecalc_kernels.stage1 import stage1_kernel
@@ -27,6 +28,9 @@ _COMPUTE = {
     torch.float32: tl.float32,
     torch.float8_e4m3fn: tl.float16,
 }
+
+
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def decode_attention(
     v_cache: torch.Tensor | None,
     *,
     seq_lens: torch.Tensor,
-    config: LaunchConfig,
+    config: LaunchConfig | None = None,
     page_table: torch.Tensor | None = None,
     kv_indptr: torch.Tensor | None = None,
     kv_indices: torch.Tensor | None = None,
@@ -124,6 +128,9 @@ def decode_attention(
     run: str = "both",
 ) -> torch.Tensor:
     """Decode attention over a paged KV cache, split along the keys as `config` says.
+
+    Without a config the registered chooser says (`decodecalc_kernels.choose`): it reads the lengths on the host, so
+    that a CUDA graph needs a config, chosen once before the capture.
 
     Shapes (T tokens, B requests; every last dimension contiguous, other strides free):
 
@@ -149,6 +156,7 @@ def decode_attention(
     ValueError for shapes, types or a config that do not fit; lengths are on the device and are not looked at.
     """
     tokens, q_heads, d = q.shape
+    mla = v_cache is None
     _check(k_cache.dim() == 4, "k_cache must be [pages, page, kv_heads, head_dim]")
     _, page, kv_heads, k_dim = k_cache.shape
     _check(k_dim == d, f"q has head_dim {d}, k_cache {k_dim}")
@@ -182,6 +190,23 @@ def decode_attention(
                 f"a flat index list needs equally spaced slots in {name}",
             )
         # A page of one: slots are addressed by the slot stride alone, pages need not exist.
+    if config is None:
+        config = choose(
+            Problem(
+                q_heads=q_heads,
+                kv_heads=kv_heads,
+                head_dim=d,
+                v_dim=v_dim,
+                mla=mla,
+                seq_lens=tuple(seq_lens.tolist()),
+                q_lens=(q_len,) * requests if query_start is None else tuple(query_start.diff().tolist()),
+                kv_dtype=_NAMES[k_cache.dtype],
+                query_dtype=_NAMES[q.dtype],
+                page_size=1 if flat else page,
+                window=window,
+                device_index=q.device.index or 0 if q.device.type == "cuda" else None,
+            )
+        )
     rule = SPLIT_RULES.index(config.split_rule)
     _check(rule < 2 or split_values is not None, f"split_rule {config.split_rule!r} needs split_values")
     window = window or 0

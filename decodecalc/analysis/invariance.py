@@ -6,16 +6,11 @@ and FlashAttention, FlashInfer) or always cuts the same number of keys (SGLang).
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
+from decodecalc.engines.registry import load_policy, traits_of
 from decodecalc.errors import GateError
 from decodecalc.launch.plan import LaunchPlan
-
-# Option by which each engine enters that mode, and its value. vLLM VLLM_BATCH_INVARIANT; SGLang
-# --enable-deterministic-inference; FlashInfer disable_split_kv, which vLLM's mode sets.
-INVARIANT_OPTIONS = {"batch_invariant": True, "deterministic": True, "disable_split_kv": True}
-# Options that fix a split size or count where an engine has no such mode.
-BY_HAND = ("split_keys", "split_kv", "num_splits")
 
 
 def invariant_plan(plan: LaunchPlan) -> LaunchPlan | None:
@@ -25,14 +20,12 @@ def invariant_plan(plan: LaunchPlan) -> LaunchPlan | None:
     """
     if plan.determinism != "batch-dependent":
         return plan
-    from decodecalc.engines import load_policy
-
-    given = {name: value for name, value in INVARIANT_OPTIONS.items() if name in _options(plan)}
-    if not given:
+    mode = traits_of(plan.engine).invariant_option
+    if mode is None:
         return None
     try:
         found = load_policy(plan.engine).plan(
-            plan.geometry, plan.batch, plan.kv, plan.gpu, replace(plan.options, **given), plan.version
+            plan.geometry, plan.batch, plan.kv, plan.gpu, replace(plan.options, **dict([mode])), plan.version
         )
     except GateError:
         return None
@@ -44,10 +37,7 @@ def invariant_option(plan: LaunchPlan, invariant: LaunchPlan | None) -> str | No
 
     invariant: what `invariant_plan` gave for the same plan.
     """
-    known = _options(plan)
-    modes = list(INVARIANT_OPTIONS) if invariant is not None else []
-    return next((name for name in (*modes, *BY_HAND) if name in known), None)
-
-
-def _options(plan: LaunchPlan) -> set[str]:
-    return {f.name for f in fields(plan.options)} if plan.options is not None else set()
+    traits = traits_of(plan.engine)
+    if invariant is not None and traits.invariant_option is not None:
+        return traits.invariant_option[0]
+    return traits.by_hand_option

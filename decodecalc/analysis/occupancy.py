@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.intmath import cdiv
 from decodecalc.launch.arrays import Batches, Launches
+from decodecalc.launch.coverage import s_star
 from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.values import Shown
 
@@ -70,7 +70,7 @@ def occupancy_arrays(batches: Batches, found: Launches, gpu: Gpu) -> Occupancy:
 def _occupancy(launched: Any, live: Any, unsplit: Any, sms: int) -> Occupancy:
     """The formulas, on numbers or on arrays."""
     least, most = (np.minimum, np.maximum) if isinstance(live, np.ndarray) else (min, max)
-    s_star = cdiv(sms, most(unsplit, 1))
+    covering = s_star(sms, unsplit)
     return Occupancy(
         launched_blocks=launched,
         live_blocks=live,
@@ -79,8 +79,8 @@ def _occupancy(launched: Any, live: Any, unsplit: Any, sms: int) -> Occupancy:
         sm_coverage=least(live, sms) / sms,
         idle_sms=most(sms - live, 0),
         waves=live / sms,
-        s_star=s_star,
-        blocks_at_s_star=s_star * unsplit,
+        s_star=covering,
+        blocks_at_s_star=covering * unsplit,
     )
 
 

@@ -19,8 +19,8 @@ import triton.language as tl
 
 from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.calibrate.derive import LONG, MANY, TILES, StageTimes, jumps, knots, wave_points
+from decodecalc.cost.own_launch import STATE_SCALARS
 from decodecalc.cost.parameters import Variant
-from decodecalc.cost.tuning import STATE_SCALARS
 from decodecalc.cost.variants import SPLIT
 from decodecalc.intmath import cdiv, next_power_of_2, round_up
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "Calibration": "calibration",
-    "load_calibration": "calibration",
+    "load_calibration": "load",
     "Parameter": "parameters",
     "Variant": "parameters",
     "Prediction": "prediction",
@@ -18,6 +18,8 @@ _HOME = {
     "predict_policy": "prediction",
     "Choice": "choice",
     "choose": "choice",
+    "TokenTime": "token",
+    "token_time": "token",
     "Tuning": "tuning",
     "s_opt": "tuning",
     "tune": "tuning",
@@ -27,6 +29,7 @@ __all__ = [
     "Choice",
     "Parameter",
     "Prediction",
+    "TokenTime",
     "Tuning",
     "Variant",
     "choose",
@@ -35,14 +38,17 @@ __all__ = [
     "predict_arrays",
     "predict_policy",
     "s_opt",
+    "token_time",
     "tune",
 ]
 
 if TYPE_CHECKING:
-    from decodecalc.cost.calibration import Calibration, load_calibration
+    from decodecalc.cost.calibration import Calibration
     from decodecalc.cost.choice import Choice, choose
+    from decodecalc.cost.load import load_calibration
     from decodecalc.cost.parameters import Parameter, Variant
     from decodecalc.cost.prediction import Prediction, predict, predict_arrays, predict_policy
+    from decodecalc.cost.token import TokenTime, token_time
     from decodecalc.cost.tuning import Tuning, s_opt, tune
 
 

@@ -12,12 +12,20 @@ Source: kernels/launch.py, kernels/config.py, kernels/blocks.py of this reposito
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from decodecalc._version import __version__
+from decodecalc.analysis.traffic import PARTIAL_BYTES
+from decodecalc.cost.launcher import chosen_launch
+from decodecalc.cost.load import load_calibration
+from decodecalc.cost.own_launch import equal_splits, has_work, row_blocks_of, under_rule
+from decodecalc.cost.parameters import Variant
+from decodecalc.cost.tuning import fastest, tuned_variants
+from decodecalc.engines.registry import load_policies
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, distinct
@@ -25,6 +33,8 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import SIZE, Partition, SplitSetting, Traits
+from decodecalc_kernels.choose import register_chooser
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -65,6 +75,11 @@ class Bundled(Policy):
     options_type = BundledOptions
     rule = "one split length for the batch, a whole number of tiles, the one the time model finds fastest (S_opt)"
     split_flag = "num_splits"
+    traits = Traits(
+        split_setting=SplitSetting("num_splits={splits}", "num_splits"),
+        by_hand_option="split_keys",
+        partition=Partition(rule=SIZE),
+    )
 
     def launches(
         self,
@@ -76,84 +91,51 @@ class Bundled(Policy):
         version: PolicyVersion,
     ) -> Launches:
         """The rule on arrays. GateError for a tile that the kernel cannot have."""
-        from decodecalc.cost.tuning import STATE_SCALARS, row_block
-
         _check(options)
-        rows = row_block(geo, int(batches.max_q_len.max(initial=1)))
-        row_blocks = cdiv(batches.q_lens * geo.group, rows)
-        columns = geo.kv_heads * row_blocks
-        has_keys = (batches.seq_lens > 0) & (batches.q_lens > 0)
-        cut = self._cut(geo, batches, kv, gpu, options)
-        live = np.where(has_keys, cut.live, 0)
-        is_split = cut.launched > 1
-        unsplit = batches.total(columns * has_keys)
-        grid = (batches.largest(row_blocks) * geo.kv_heads, batches.batch, cut.launched)
-        merge = _merge_blocks(cut.launched, batches.batch * batches.max_q_len * geo.q_heads, geo.v_dim)
+        cut = (_others_cut if options.split_policy else _own_cut)(geo, batches, kv, gpu, options)
+        found = cut.found
+        is_split, row_blocks = found.is_split, found.blocks_per_split // geo.kv_heads
+        merge = _merge_blocks(found.launched, batches.batch * batches.max_q_len * geo.q_heads, geo.v_dim)
         dim_blocks = cdiv(geo.v_dim, merge.dims)
-        merge_grid = (cdiv(batches.max_q_len * geo.q_heads, merge.rows), batches.batch, dim_blocks)
-        state = geo.v_dim + STATE_SCALARS
-        return Launches(
-            is_split=is_split,
-            kernels=(
-                KernelArray(
-                    name="stage1_kernel",
-                    role="stage1",
-                    grid=grid,
-                    threads=_threads(cut.warps),
-                    live_blocks=batches.total(columns * live),
-                    tile_keys=cut.tile,
-                ),
-                KernelArray(
-                    name="merge_kernel",
-                    role="merge",
-                    grid=merge_grid,
-                    threads=_threads(merge.warps),
-                    live_blocks=batches.total(cdiv(batches.q_lens * geo.q_heads, merge.rows[:, None])) * dim_blocks,
-                    when=is_split,
-                ),
-            ),
-            requested=cut.launched[:, None],
-            launched=cut.launched,
-            live=live,
-            working=None if cut.working is None else np.where(has_keys, cut.working, 0),
-            split_keys=cut.split_keys,
-            first_key=cut.first,
+        merge_kernel = KernelArray(
+            name="merge_kernel",
+            role="merge",
+            grid=(cdiv(batches.max_q_len * geo.q_heads, merge.rows), batches.batch, dim_blocks),
+            threads=_threads(merge.warps),
+            live_blocks=batches.total(cdiv(batches.q_lens * geo.q_heads, merge.rows[:, None])) * dim_blocks,
+            when=is_split,
+        )
+        states = is_split * batches.query_tokens * geo.q_heads * found.launched
+        return replace(
+            found,
+            kernels=(replace(found.kernels[0], threads=_threads(cut.warps)), merge_kernel),
             keys_read=batches.seq_lens - visible_start(batches, geo.window),
-            blocks_per_split=columns,
-            unsplit_blocks=unsplit,
-            tile_keys=cut.tile,
-            block_rows=rows,
-            live_rows=np.minimum(batches.max_q_len * geo.group, rows),
-            state_values=state,
-            scratch_bytes=is_split * batches.query_tokens * geo.q_heads * cut.launched * state * 4,
-            determinism=cut.determinism,
-            gates=(GateArray("split", is_split, lambda n: cut.reason(n)),),
-            detail=BundledDetail(cut.size, batches.largest(row_blocks), cut.warps, cut.stages, options.split_policy),
-            key_ranges=cut.key_ranges,
+            scratch_bytes=states * found.state_values * PARTIAL_BYTES,
+            gates=(GateArray(name="split", passed=is_split, reason=cut.reason),),
+            detail=BundledDetail(
+                split_keys=cut.size,
+                row_blocks=batches.largest(row_blocks),
+                warps=cut.warps,
+                stages=cut.stages,
+                split_policy=options.split_policy,
+            ),
         )
 
-    def _cut(self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: BundledOptions) -> _Cut:
-        if options.split_policy:
-            return _others_cut(geo, batches, kv, gpu, options)
-        return _own_cut(geo, batches, kv, gpu, options)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
-    """How the keys are cut. launched, tile, warps, stages, size [N] (or numbers); live, first, split_keys [N, R]."""
+    """How the keys are cut, and by which tuning."""
 
-    launched: IntArray
-    live: IntArray
-    working: Any
-    first: Any
-    split_keys: Any
+    found: Launches
+    """Stage 1's launch."""
     size: Any
-    tile: Any
+    """Keys of every split [N]; 0 under another engine's rule."""
     warps: Any
+    """Warps of a stage-1 block, a number or [N]."""
     stages: Any
-    determinism: str
-    reason: Any
-    key_ranges: Any = None
+    """Loads in flight, a number or [N]."""
+    reason: Callable[[int], str]
+    """Why step n is cut that way."""
 
 
 class _MergeBlocks(NamedTuple):
@@ -194,68 +176,59 @@ def _check(options: BundledOptions) -> None:
 
 def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: BundledOptions) -> _Cut:
     """One split length for every request of a step."""
-    from decodecalc.cost.calibration import load_calibration
-    from decodecalc.cost.tuning import fastest, tuned_variants
-
-    first = visible_start(batches, geo.window)
-    keys = batches.seq_lens - first
-    longest = batches.largest(keys)
-    calibration = load_calibration(gpu=gpu)
-    variants = _matching(tuned_variants(calibration, geo, kv, int(batches.max_q_len.max(initial=1))), options)
+    size, tile, warps, stages = (np.ones(batches.n, dtype=np.int64) for _ in range(4))
     counts = None if options.num_splits is None else np.array([options.num_splits], dtype=np.int64)
-    best = fastest(geo, batches, kv, gpu, calibration, variants=variants, candidates=counts)
-    tile, warps, stages = (
-        np.array([getattr(v, name) for v in variants], dtype=np.int64)[best.which]
-        for name in ("tile_keys", "warps", "stages")
-    )
-    size = best.split_keys
+    calibration = load_calibration(gpu=gpu)
+    for q_len in distinct(batches.max_q_len):
+        steps = np.flatnonzero(batches.max_q_len == q_len)
+        variants = _matching(tuned_variants(calibration, geo, kv, q_len), options)
+        best = fastest(geo, batches.take(steps), kv, gpu, calibration, variants=variants, candidates=counts)
+        size[steps] = best.split_keys
+        for values, name in ((tile, "tile_keys"), (warps, "warps"), (stages, "stages")):
+            values[steps] = np.array([getattr(v, name) for v in variants], dtype=np.int64)[best.which]
     how, determinism = "the least predicted time", "batch-dependent"
     if options.split_keys is not None:
         size = np.full(batches.n, options.split_keys, dtype=np.int64)
         how, determinism = "split_keys given", "fixed size"
     elif options.num_splits is not None:
         how, determinism = "num_splits given", "fixed count" if options.num_splits != 1 else "invariant"
-    launched = np.clip(cdiv(longest, size), 1, None)
-    _fit_grid(launched)
+    found = equal_splits(geo, batches, size, tile, row_blocks_of(geo, batches), determinism)
+    _fit_grid(found.launched)
+    longest = batches.largest(batches.seq_lens - visible_start(batches, geo.window))
 
     def reason(n: int) -> str:
-        return f"{at(launched, n)} splits of {at(size, n)} keys for {at(longest, n)}: {how}"
+        return f"{at(found.launched, n)} splits of {at(size, n)} keys for {at(longest, n)}: {how}"
 
-    return _Cut(
-        launched, cdiv(keys, size[:, None]), None, first, size[:, None], size, tile, warps, stages, determinism, reason
-    )
+    return _Cut(found=found, size=size, warps=warps, stages=stages, reason=reason)
 
 
 def _others_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: BundledOptions) -> _Cut:
     """Another engine's splits, walked in the bundled kernel's tiles."""
-    from decodecalc.cost.calibration import load_calibration
-    from decodecalc.cost.tuning import tuned_variants
-    from decodecalc.engines.registry import load_policies
-
     ((policy, version),) = load_policies([options.split_policy or ""])
     if policy.name == Bundled.name:
         raise InputError("bundled: split_policy names another engine, not bundled itself")
-    found = policy.launches(geo, batches, kv, gpu, policy.options_type(), policy.version(version))
-    variants = tuned_variants(load_calibration(gpu=gpu), geo, kv, int(batches.max_q_len.max(initial=1)))
-    variant = _matching(variants, options)[0]
-    shape, n = batches.seq_lens.shape, batches.n
-    live = np.broadcast_to(np.asarray(found.live), shape)
-    split = np.broadcast_to(np.asarray(found.is_split), (n,))
-    # An engine without a merge launches one split per request; its grid may call other things splits.
-    most = batches.largest(live)
-    launched = np.where(split, most if found.shared_slots else np.maximum(found.launched, most), 1)
-    _fit_grid(launched)
+    theirs = policy.launches(geo, batches, kv, gpu, policy.options_type(), policy.version(version))
+    theirs = replace(
+        theirs,
+        live=np.where(has_work(batches), theirs.live, 0),
+        working=None if theirs.working is None else np.where(has_work(batches), theirs.working, 0),
+    )
+    calibration = load_calibration(gpu=gpu)
+    tile, warps, stages = (np.ones(batches.n, dtype=np.int64) for _ in range(3))
+    for q_len in distinct(batches.max_q_len):
+        variant = _matching(tuned_variants(calibration, geo, kv, q_len), options)[0]
+        steps = batches.max_q_len == q_len
+        tile[steps], warps[steps], stages[steps] = variant.tile_keys, variant.warps, variant.stages
+    found = under_rule(theirs, geo, batches, tile, row_blocks_of(geo, batches))
+    _fit_grid(found.launched)
 
     def reason(n: int) -> str:
-        return f"{at(launched, n)} splits by {policy.name}'s rule"
+        return f"{at(found.launched, n)} splits by {policy.name}'s rule"
 
-    return _Cut(
-        launched, live, found.working, found.first_key, found.split_keys, 0, variant.tile_keys, variant.warps,
-        variant.stages, found.determinism, reason, found.key_ranges,
-    )  # fmt: skip
+    return _Cut(found=found, size=0, warps=warps, stages=stages, reason=reason)
 
 
-def _matching(variants: tuple[Any, ...], options: BundledOptions) -> tuple[Any, ...]:
+def _matching(variants: tuple[Variant, ...], options: BundledOptions) -> tuple[Variant, ...]:
     """The variants that agree with what the options fix; a tuning that was not measured is made from the first."""
     fixed = {n: v for n in ("tile_keys", "warps", "stages") if (v := getattr(options, n)) is not None}
     agreeing = tuple(v for v in variants if all(getattr(v, n) == value for n, value in fixed.items()))
@@ -269,3 +242,5 @@ def _fit_grid(launched: IntArray) -> None:
 
 
 POLICY = Bundled()
+# From here on `decodecalc_kernels.decode_attention` without a config runs what this policy plans.
+register_chooser(chosen_launch)

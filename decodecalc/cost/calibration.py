@@ -1,4 +1,4 @@
-"""A calibration: the parameters of one GPU, with who measured them, when and how. Loaded from JSON, or shipped.
+"""A calibration: the parameters of one GPU, with who measured them, when and how; its file format.
 
 File format (schema `decodecalc/calibration/3`): `gpu` (identity), `environment` (driver, clocks, library versions),
 `date`, `protocol`, `parameters` {name: {value, spread, provenance, note}} and `variants`, a list of objects with the
@@ -13,9 +13,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decodecalc.cost.parameters import (
     CURVES,
@@ -31,31 +30,30 @@ from decodecalc.cost.parameters import (
 )
 from decodecalc.errors import InputError
 
-if TYPE_CHECKING:
-    from decodecalc.gpus import Gpu
-
 SCHEMA = "decodecalc/calibration/3"
-SHIPPED = ("calibration_h200.json",)  # in decodecalc/data
 MAX_FILE_BYTES = 16 << 20
-_DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 
 Values = Mapping[str, Parameter]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """Parameters of one GPU. `extrapolated_from` names the calibrated GPU when this one never was.
-
-    environment: driver, clocks and library versions of the run. variants: kernel variant -> its parameters.
-    """
+    """Parameters of one GPU. Two calibrations are equal when they are one object: caches use it as a key."""
 
     gpu: Mapping[str, Any]
+    """Identity of the GPU: `name`, `sm_count` and, where known, `table_name` and `hbm_bytes_per_s`."""
     parameters: Values
+    """Device parameters by name (`parameters.DEVICE`)."""
     variants: Mapping[Variant, Values] = field(repr=False)
+    """Parameters (`parameters.VARIANT`) of every kernel variant that was measured."""
     date: str = ""
+    """Day of the measurement."""
     protocol: str = ""
+    """How it was measured."""
     environment: Mapping[str, Any] = field(default_factory=dict)
+    """Driver, clocks and library versions of the run."""
     extrapolated_from: str | None = None
+    """Name of the calibrated GPU, where this one was never measured."""
 
     @property
     def label(self) -> str:
@@ -114,58 +112,6 @@ def _plain(p: Parameter) -> dict[str, Any]:
 def _shown(value: Value) -> Any:
     """Curves to five digits: more than any of them is measured to, and a file half as long."""
     return [float(f"{x:.5g}") for x in value] if isinstance(value, tuple) else value
-
-
-def load_calibration(spec: str | os.PathLike[str] | None = None, gpu: Gpu | str | None = None) -> Calibration:
-    """The calibration for `gpu`: a file when `spec` is a path, else a shipped one, else one extrapolated from it.
-
-    gpu None takes the file's own GPU (or the first shipped one's). A file of another GPU than `gpu`, of another
-    schema version, or that is damaged raises InputError.
-    """
-    from decodecalc.gpus import load_gpu
-
-    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    if spec is not None:
-        loaded = read_calibration(os.fspath(spec))
-        if device is not None and not fits(loaded, device):
-            raise InputError(
-                f"calibration {os.fspath(spec)} was measured on {loaded.gpu['name']} ({loaded.gpu['sm_count']} SMs), "
-                f"not on {device.label} ({device.sm_count} SMs): leave --calibration out to extrapolate, or run "
-                "`decodecalc calibrate` there"
-            )
-        return loaded
-    shipped = [shipped_calibration(name) for name in SHIPPED]
-    if device is None:
-        return shipped[0]
-    for calibration in shipped:
-        if fits(calibration, device):
-            return calibration
-    return _extrapolated(device)
-
-
-def fits(calibration: Calibration, gpu: Gpu) -> bool:
-    """Whether the calibration was taken on this kind of GPU: the same table entry or name, and as many SMs."""
-    known = {calibration.gpu.get("table_name"), calibration.gpu["name"]} - {None}
-    names = {gpu.table_name, gpu.name, gpu.display_name, *gpu.device_names} - {None}
-    if calibration.gpu["sm_count"] != gpu.sm_count or not known & names:
-        return False
-    bandwidth = calibration.gpu.get("hbm_bytes_per_s")
-    return bandwidth is None or gpu.hbm_bytes_per_s is None or bandwidth == gpu.hbm_bytes_per_s
-
-
-@cache
-def _extrapolated(gpu: Gpu) -> Calibration:
-    from decodecalc.cost.extrapolate import extrapolate
-
-    return extrapolate(shipped_calibration(SHIPPED[0]), gpu)
-
-
-@cache
-def shipped_calibration(name: str) -> Calibration:
-    """A calibration of the package's data, by file name. Its variants are looked through when they are asked for: a
-    table of launches needs a few of more than a hundred, and the tests look through them all."""
-    with open(os.path.join(_DATA, name), encoding="utf-8") as file:
-        return parse_calibration(json.load(file), f"shipped {name}", lazy=True)
 
 
 class OnDemand(Mapping[Variant, Values]):

@@ -2,72 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.load import load_calibration
+from decodecalc.cost.own_launch import row_block, used_rows
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.tuning import Tuning, gathered, path_rates, row_block, split_curve, tune, used_rows
+from decodecalc.cost.token import sum_layers
+from decodecalc.cost.tuning import Tuning, gathered, path_rates, split_curve, tune
 from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
+from decodecalc.engines.registry import load_policies
 from decodecalc.errors import DecodecalcError
 from decodecalc.intmath import cdiv
+from decodecalc.launch.coverage import s_star
 from decodecalc.units import human_seconds
+from decodecalc.values import Shown
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.kvcache import KvCache
     from decodecalc.launch.plan import LaunchPlan
     from decodecalc.launch.policy import Policy
 
-# How each engine is told a split count, where it can be: {s} is the count, {pages} the pages of one split; and the
-# option of our policy that stands for it. Read from the sources that the policies name.
-FLAGS: dict[str, tuple[str, str]] = {
-    "sglang-triton": ("--triton-attention-num-kv-splits {s}", "max_kv_splits_arg"),
-    "flash-attention-2": ("num_splits={s}", "num_splits_arg"),
-    "flash-attention-3": ("num_splits={s}", "num_splits_arg"),
-    "flashinfer": ("fixed_split_size={pages}", "fixed_split_size_pages"),
-    "flex-decoding": ("kernel_options={{'SPLIT_KV': {s}}}", "split_kv"),
-    "bundled": ("num_splits={s}", "num_splits"),
-}
 FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 WORTH = 0.98  # a flag is worth naming when it takes at least 2 % off
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """One split count that can be launched, and its predicted time."""
+    """One split count that can be launched."""
 
     splits: int
+    """Splits of the longest request."""
     split_keys: int
+    """Keys of every split."""
     total_s: float
+    """Predicted time of one layer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Regret:
-    """One engine's rule against S_opt.
-
-    rule_s: our kernel under the engine's rule; regret: rule_s over the S_opt time (1 is no loss). own_s: the engine's
-    own kernel under its rule, None where it was not calibrated. flag: what to set for the best count that the flag can
-    give, flag_s the time then (own kernel where calibrated, ours otherwise); None where the engine has no such flag or
-    nothing beats its own choice. flag_times: every setting that was tried, with its time. refused: why the engine
-    would not run the step.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret(Shown):
+    """One engine's rule against S_opt."""
 
     engine: str
+    """The engine."""
     version: str
+    """Its version."""
     path: str | None = None
+    """The path that its plan takes; None when the engine refuses the step, as everything below."""
     splits: int | None = None
+    """Live splits of the request that has most."""
     rule_s: float | None = None
+    """Time of the bundled kernel under the engine's rule."""
     regret: float | None = None
+    """`rule_s` over the time at S_opt: 1 is no loss."""
     own_s: float | None = None
+    """Time of the engine's own kernel under its rule; None where it was not calibrated."""
     flag: str | None = None
+    """The setting that gives the best count; None where the engine has none or nothing beats its own choice."""
     flag_s: float | None = None
+    """Time with that setting, of the engine's own kernel where calibrated, of the bundled one otherwise."""
     flag_times: tuple[tuple[str, float], ...] = ()
+    """Every setting that was tried, with its time."""
     refused: str | None = None
+    """Why the engine would not run the step."""
 
     @property
     def now_s(self) -> float | None:
@@ -79,33 +84,59 @@ class Regret:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The fastest launch for one step, and the alternatives.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Shown):
+    """The fastest launch of the bundled kernel for one step, and what the alternatives cost.
 
-    s_star: smallest count whose first wave covers the SMs; s_opt: the count of least predicted time, with split_keys
-    keys a split, in tiles of tile_keys. curve: time against every distinct count for the chosen variant.
+    `to_frame()` is one row; `curve_frame()` has one for each split count and `regrets_frame()` one for each engine.
     """
 
     s_star: int
+    """Smallest split count whose first wave covers the SMs."""
     s_opt: int
+    """Split count of least predicted time."""
     split_keys: int
+    """Keys of a split at `s_opt`."""
     tile_keys: int
+    """Keys of a tile."""
     rows: int
+    """Query rows of a block."""
     warps: int
+    """Warps of a block."""
     stages: int
+    """Loads in flight."""
     total_s: float
+    """Predicted time of one layer at `s_opt`."""
     s_star_s: float
+    """Predicted time at `s_star`."""
     unsplit_s: float
+    """Predicted time with one split."""
     l2: str
+    """`cold` or `warm`."""
     calibration: str
+    """Where the parameters come from."""
     variant: str
+    """The kernel variant that was chosen."""
     curve: tuple[CurvePoint, ...]
+    """Time against every distinct count of that variant, ascending."""
     regrets: tuple[Regret, ...]
+    """Every engine's rule against `s_opt`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, nested."""
         return asdict(self)
+
+    def curve_frame(self) -> DataFrame:
+        """One row for each split count. pandas is imported here."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(point) for point in self.curve])
+
+    def regrets_frame(self) -> DataFrame:
+        """One row for each engine. pandas is imported here."""
+        import pandas as pd
+
+        return pd.DataFrame([regret.to_dict() for regret in self.regrets])
 
     def __str__(self) -> str:
         """One line for people."""
@@ -127,14 +158,15 @@ def choose(
     kv: KvCache | None = None,
     gpu: Gpu | str = "h100-sxm",
     calibration: Calibration | None = None,
-    engines: Sequence[tuple[Policy, str | None]] | None = None,
+    engines: Sequence[str | tuple[Policy, str | None]] | None = None,
     options: Mapping[str, Any] | None = None,
     l2: str = "cold",
 ) -> Choice:
     """The fastest split count, tile and variant for one step, and every engine's regret.
 
-    engines: (policy, version) pairs; None takes all, an empty list none. options: engine options, each engine taking
-    those it has. gpu takes a name too; kv defaults to bf16 with pages of 16 keys.
+    engines: names (`name` or `name@version`, `all`) or (policy, version) pairs; None takes all, an empty list none.
+    options: engine options, each engine taking those it has. gpu takes a name too; kv defaults to bf16 with pages of 16
+    keys. Raises UnknownNameError for an engine that does not exist.
     """
     from decodecalc.gpus import load_gpu
     from decodecalc.kvcache import KvCache as Cache
@@ -146,10 +178,10 @@ def choose(
     variant = wanted_variant(BUNDLED, geo, cache, best.tile_keys, rows, best.warps, best.stages)
     curve = time_curve(geo, batch, cache, device, variant, known, l2=l2)
     unsplit = sum(geo.kv_heads * cdiv(q * geo.group, best.rows) for n, q in zip(batch.seq_lens, batch.q_lens) if n)
-    s_star = cdiv(device.sm_count, max(unsplit, 1))
+    covering = s_star(device.sm_count, unsplit)
     found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best)
     return Choice(
-        s_star=s_star,
+        s_star=covering,
         s_opt=best.splits,
         split_keys=best.split_keys,
         tile_keys=best.tile_keys,
@@ -157,7 +189,7 @@ def choose(
         warps=best.warps,
         stages=best.stages,
         total_s=best.total_s,
-        s_star_s=_time_at(curve, s_star),
+        s_star_s=_time_at(curve, covering),
         unsplit_s=curve[0].total_s,
         l2=l2,
         calibration=known.label,
@@ -176,7 +208,7 @@ def time_curve(
     counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, rows)
     points: dict[int, Any] = {}
     for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
-        points.setdefault(s, CurvePoint(s, size, t))
+        points.setdefault(s, CurvePoint(splits=s, split_keys=size, total_s=t))
     return tuple(points[s] for s in sorted(points))
 
 
@@ -185,12 +217,12 @@ def _time_at(curve: tuple[CurvePoint, ...], splits: int) -> float:
     return max((p for p in curve if p.splits <= splits), key=lambda p: p.splits, default=curve[0]).total_s
 
 
-def _engines(given: Sequence[tuple[Policy, str | None]] | None) -> Sequence[tuple[Policy, str | None]]:
-    if given is not None:
-        return given
-    from decodecalc.engines import load_policies
-
-    return load_policies(["all"])
+def _engines(given: Sequence[str | tuple[Policy, str | None]] | None) -> Iterator[tuple[Policy, str | None]]:
+    for engine in ["all"] if given is None else given:
+        if isinstance(engine, str):
+            yield from load_policies([engine])
+        else:
+            yield engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,17 +247,26 @@ class _Regrets:
             own = self._own(plan)
             tried = self._flag_times(policy, version)
         except DecodecalcError as refused:
-            return Regret(policy.name, name, refused=str(refused))
+            return Regret(engine=policy.name, version=name, refused=str(refused))
         flag, flag_s = min(tried, key=lambda pair: pair[1], default=(None, None))
         if flag_s is None or flag_s > WORTH * (own or rule):
             flag = flag_s = None
-        live, regret = max(plan.splits.live), rule / self.best.total_s
-        return Regret(policy.name, name, plan.path, live, rule, regret, own, flag, flag_s, tried)
+        return Regret(
+            engine=policy.name,
+            version=name,
+            path=plan.path,
+            splits=max(plan.splits.live),
+            rule_s=rule,
+            regret=rule / self.best.total_s,
+            own_s=own,
+            flag=flag,
+            flag_s=flag_s,
+            flag_times=tried,
+        )
 
     def _plan(self, policy: Policy, version: str | None, more: Mapping[str, Any]) -> LaunchPlan:
-        known = policy.options_type.__dataclass_fields__
-        given = {k: v for k, v in self.options.items() if k in known}
-        return policy.plan(self.geo, self.batch, self.kv, self.gpu, {**given, **more}, version)
+        options = {**policy.own_options(self.options), **more}
+        return policy.plan(self.geo, self.batch, self.kv, self.gpu, options, version)
 
     def _own(self, plan: LaunchPlan) -> float | None:
         if plan.engine == BUNDLED or kernel_of(plan.engine, plan.is_split, self.calibration) == BUNDLED:
@@ -234,21 +275,19 @@ class _Regrets:
 
     def _flag_times(self, policy: Policy, version: str | None) -> tuple[tuple[str, float], ...]:
         """The engine's flag at FLAG_COUNTS, each with the time it gives."""
-        if policy.name not in FLAGS or policy.name == BUNDLED:
-            return ()
-        text, option = FLAGS[policy.name]
-        if option not in policy.options_type.__dataclass_fields__:
+        setting = policy.traits.split_setting
+        if setting is None or policy.name == BUNDLED:
             return ()
         longest = self.batch.max_seq_len
         found: list[tuple[str, float]] = []
         for s in FLAG_COUNTS:
             pages = max(cdiv(longest, s * self.kv.page_size), 1)
             try:
-                plan = self._plan(policy, version, {option: pages if "{pages}" in text else s})
+                plan = self._plan(policy, version, {setting.option: pages if setting.in_pages else s})
             except DecodecalcError:
                 continue
             time = self._own(plan) or predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
-            found.append((text.format(s=s, pages=pages), time))
+            found.append((setting.text.format(splits=s, pages=pages), time))
         return tuple(found)
 
 
@@ -261,9 +300,9 @@ def server_flag(regrets: Sequence[tuple[int, Regret]]) -> tuple[str, float] | No
     tried = [dict(r.flag_times) for _, r in regrets]
     if not tried or any(r.now_s is None for _, r in regrets):
         return None
-    now = sum(layers * (r.now_s or 0.0) for layers, r in regrets)
+    now = sum_layers((layers, r.now_s or 0.0) for layers, r in regrets)
     common = [flag for flag in tried[0] if all(flag in times for times in tried)]
-    totals = [(sum(n * times[flag] for (n, _), times in zip(regrets, tried)), flag) for flag in common]
+    totals = [(sum_layers((n, times[flag]) for (n, _), times in zip(regrets, tried)), flag) for flag in common]
     if not totals or min(totals)[0] > WORTH * now:
         return None
     return min(totals)[1], now - min(totals)[0]

@@ -1,28 +1,31 @@
-"""`predict`: the time of one plan; `predict_arrays`: of a whole array of steps. Two doors, one model."""
+"""`predict`: the time of one plan; `predict_arrays`: of a whole array of steps. A plan is an array of one step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from decodecalc.analysis.roofline import roofline
-from decodecalc.analysis.traffic import traffic
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.cuts import Cuts, cuts_of
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
+from decodecalc.cost.own_launch import row_block, under_rule, used_rows
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.schedule import Blocks, Slot, cut_tiles, idle_matter, launch_order, ragged_bodies, timeline
-from decodecalc.cost.tuning import STATE_SCALARS, default_variant, pick, row_block, used_rows
+from decodecalc.cost.schedule import Slot, ragged_bodies, timeline
+from decodecalc.cost.tuning import default_variant
 from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, on_path, resolve, wanted_variant
-from decodecalc.cost.work import on_bundled, scheduler_kernels, work_of
+from decodecalc.cost.work import closed_form, pick, work_of
 from decodecalc.errors import InputError
-from decodecalc.intmath import cdiv, distinct
-from decodecalc.launch.arrays import Batches, Launches
-from decodecalc.launch.plan import KernelLaunch, KeyRanges, LaunchPlan
+from decodecalc.intmath import IntArray, distinct
+from decodecalc.launch.arrays import Batches, Launches, plan_arrays
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.units import human_seconds
+from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -42,30 +45,40 @@ BOUNDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Time of one layer. `terms` add up to total_s; low_s and high_s bound what 90 % of such cells measured.
-
-    bound: which group of terms is largest (a key of BOUNDS). roofline_s and overhead_plus_bytes_s are the baselines:
-    data-sheet bandwidth and peak alone; launches plus bytes at the sustained rate. kernel: whose kernel the parameters
-    are of; l2: cold or warm; notes: what was assumed. provenance: the parameters used, by name.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction(Shown):
+    """Predicted time of one layer of one decode step."""
 
     engine: str
+    """Whose launch it is."""
     kernel: str
+    """Whose kernel the parameters are of."""
     total_s: float
+    """Predicted time: the sum of `terms`."""
     terms: Mapping[str, float]
+    """Where the time goes, by name: the fields of `model.Terms`."""
     bound: str
+    """The group of terms that is largest, a key of BOUNDS."""
     low_s: float
+    """Lower end of the interval that holds 90 % of such measured times."""
     high_s: float
+    """Upper end of that interval."""
     roofline_s: float | None
+    """A baseline: bytes and arithmetic at the data sheet's rates. None where those are not known."""
     overhead_plus_bytes_s: float
+    """A baseline: launches plus bytes at the sustained rate."""
     l2: str
+    """`cold` or `warm`."""
     launch: str
+    """`graph` or `stream`."""
     calibration: str
+    """Where the parameters come from."""
     variant: str
+    """The kernel variant that runs."""
     notes: tuple[str, ...] = ()
+    """What was assumed."""
     provenance: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
+    """The parameters used, by name."""
 
     def __str__(self) -> str:
         """One line for people."""
@@ -112,19 +125,11 @@ def predict(
     kernel under the engine's rule. l2: `cold` (a step walks every layer before it returns to one) or `warm`. launch:
     `graph` or `stream`. Raises InputError for a calibration of another GPU.
     """
-    from decodecalc.gpus import load_gpu
-
-    device = plan.gpu if gpu is None else load_gpu(gpu)
-    known = calibration or load_calibration(gpu=device)
-    run, found = _as_run(plan, known, kernel)
-    rates, used = make_rates(known, device, found, l2=l2, launch=launch, dtype=plan.kv.query_dtype)
-    blocks = launch_order(run)
-    work = _work_of_plan(run, blocks)
-    terms = step_terms(work, _plan_bodies(run, blocks, work, rates), rates)
-    values = {f.name: float(np.asarray(getattr(terms, f.name)).reshape(-1)[0]) for f in fields(Terms)}
+    known, part = _plan_part(plan, gpu, calibration, kernel, l2, launch)
+    terms, found = part.terms(), part.resolved
+    values = {f.name: float(getattr(terms, f.name)[0]) for f in fields(Terms)}
     total = sum(values.values())
-    width = 1 + rates.half_width
-    note = found.note
+    width = 1 + part.rates.half_width
     return Prediction(
         engine=plan.engine,
         kernel=found.used.kernel,
@@ -133,14 +138,14 @@ def predict(
         bound=_bound(values),
         low_s=total / width,
         high_s=total * width,
-        roofline_s=roofline(plan, device).roofline_s,
+        roofline_s=roofline(plan, part.gpu).roofline_s,
         overhead_plus_bytes_s=values["launch_s"] + values["gap_s"] + values["stream_s"],
         l2=l2,
         launch=launch,
         calibration=known.label,
         variant=found.wanted.label(),
-        notes=(note,) if note else (),
-        provenance=used,
+        notes=(found.note,) if found.note else (),
+        provenance=part.used,
     )
 
 
@@ -153,104 +158,8 @@ def schedule_of(
     l2: str = "cold",
 ) -> Iterator[Slot]:
     """Stage 1's blocks on SM slots over time, as `predict` sees them, from its start on."""
-    from decodecalc.gpus import load_gpu
-
-    device = plan.gpu if gpu is None else load_gpu(gpu)
-    known = calibration or load_calibration(gpu=device)
-    run, found = _as_run(plan, known, kernel)
-    rates, _ = make_rates(known, device, found, l2=l2, dtype=plan.kv.query_dtype)
-    blocks = launch_order(run)
-    return timeline(blocks, _work_of_plan(run, blocks), rates)
-
-
-def _as_run(plan: LaunchPlan, calibration: Calibration, kernel: str) -> tuple[LaunchPlan, Resolved]:
-    """The plan as the kernel that runs it launches it, and that kernel's parameters."""
-    if kernel not in (OWN, BUNDLED):
-        raise InputError(f"kernel must be {OWN} or {BUNDLED}, not {kernel!r:.40}")
-    own = kernel_of(plan.engine, plan.is_split, calibration) if kernel == OWN else BUNDLED
-    if own != BUNDLED or plan.engine == BUNDLED:
-        warps, stages = (int(getattr(plan.detail, name, 0)) for name in ("warps", "stages"))
-        variant_rows = plan.block_rows if own != BUNDLED else used_rows(plan.geometry, plan.batch.max_q_len)
-        shape = (plan.tile_keys, variant_rows, warps, stages, plan.is_split)
-        return plan, resolve(calibration, wanted_variant(own, plan.geometry, plan.kv, *shape))
-    rows = row_block(plan.geometry, plan.batch.max_q_len)
-    default = default_variant(calibration, plan.geometry, plan.kv, plan.batch.max_q_len)
-    variant = on_path(default, plan.is_split)
-    return _on_bundled(plan, variant.tile_keys, rows), _stands_in(resolve(calibration, variant), plan.engine, kernel)
-
-
-def _stands_in(found: Resolved, engine: str, kernel: str) -> Resolved:
-    """Marked as another kernel than the engine's where nobody asked for that."""
-    return found if kernel == BUNDLED else replace(found, wanted=found.wanted._replace(kernel=engine), exact=False)
-
-
-def _on_bundled(plan: LaunchPlan, tile: int, rows: int) -> LaunchPlan:
-    """The plan's splits on the bundled kernel's stage 1: its own tile, rows, sharing of KV heads, grid and states."""
-    geo = plan.geometry
-    row_blocks = tuple(cdiv(q * geo.group, rows) for q in plan.batch.q_lens)
-    columns = tuple(geo.kv_heads * b for b in row_blocks)
-    launched = max(0 if plan.shared_slots else plan.splits.launched, *plan.splits.live) if plan.is_split else 1
-    grid = (geo.kv_heads * max(row_blocks), plan.batch.size, launched)
-    live = sum(c * w for c, w in zip(columns, plan.splits.working))
-    stage1 = KernelLaunch("stage1_kernel", "stage1", grid, None, live, tile)
-    return replace(
-        plan,
-        kernels=(stage1,) if plan.merge is None else (stage1, plan.merge),
-        blocks_per_split=columns,
-        tile_keys=tile,
-        block_rows=rows,
-        live_rows=min(plan.batch.max_q_len * geo.group, rows),
-        state_values=geo.v_dim + STATE_SCALARS if plan.is_split else 0,
-        partial_splits=plan.splits.live if plan.is_split else (0,) * plan.batch.size,
-        shared_slots=False,
-    )
-
-
-def _plan_bodies(plan: LaunchPlan, blocks: Blocks, work: Work, rates: Rates) -> Bodies:
-    """Closed form for equal requests cut alike, list schedule otherwise."""
-    if plan.batch.is_uniform and isinstance(plan.splits.keys, KeyRanges):
-        return uniform_bodies(work, rates)
-    return ragged_bodies(blocks.tiles, work, rates)
-
-
-def _work_of_plan(plan: LaunchPlan, blocks: Blocks) -> Work:
-    """The plan's work: exact per block, also where a policy's partition is irregular."""
-    moved, geo = traffic(plan), plan.geometry
-    tiles_total, most = int(blocks.tiles.sum()), int(blocks.tiles.max(initial=0))
-    short = blocks.tiles[(blocks.tiles > 0) & (blocks.tiles < most)]
-    return Work(
-        blocks=int((blocks.tiles > 0).sum()),
-        started=sum(n * s for n, s in zip(plan.blocks_per_split, plan.splits.live)),
-        tiles=most,
-        tiles_total=tiles_total,
-        hbm_bytes=moved.kv_read_bytes,
-        requested_bytes=max(moved.kv_requested_bytes, moved.kv_read_bytes),
-        flop=2.0 * tiles_total * plan.tile_keys * plan.block_rows * (geo.head_dim + geo.v_dim),
-        launched_blocks=plan.stage1.launched_blocks,
-        is_split=plan.is_split,
-        merge_kernels=int(plan.merge is not None),
-        live_splits=max(plan.partial_splits),
-        states=sum(q * s for q, s in zip(plan.batch.q_lens, plan.partial_splits)) * geo.q_heads,
-        merge_bytes=moved.partial_read_bytes,
-        merge_rows=plan.batch.query_tokens * geo.q_heads,
-        rows=plan.live_rows,
-        extra_kernels=scheduler_kernels(plan.engine, plan.kernels),
-        short_blocks=len(short),
-        short_tiles=float(short.mean()) if len(short) else 0,
-    )
-
-
-def _bound(terms: Mapping[str, float]) -> str:
-    groups = {
-        "launch": terms["launch_s"],
-        "start": terms["fixed_s"],
-        "stream": terms["stream_s"],
-        "latency": terms["latency_s"],
-        "compute": terms["compute_s"],
-        "tail": terms["tail_s"],
-        "merge": terms["gap_s"] + terms["merge_s"],
-    }
-    return max(groups, key=lambda name: groups[name])
+    _, part = _plan_part(plan, gpu, calibration, kernel, l2, "graph")
+    return timeline(part.cuts.order(0), pick(part.work, 0), part.rates)
 
 
 def predict_arrays(
@@ -265,83 +174,18 @@ def predict_arrays(
     kernel: str = OWN,
     l2: str = "cold",
     launch: str = "graph",
-    options: Any = None,
 ) -> Terms:
     """Terms [N] of every step of `batches` under the launches `found` (what the policy's array rule returned).
 
-    Steps of one request class use the closed form; ragged ones (R > 1) a list schedule each.
+    Steps of equal requests use the closed form; ragged steps, and irregular partitions, a list schedule each.
     """
     known = calibration or load_calibration(gpu=gpu)
-    n, q_len = batches.n, int(batches.max_q_len.max(initial=1))
-    split = np.broadcast_to(np.asarray(found.is_split, dtype=np.int64), (n,))
-    tile = np.broadcast_to(np.asarray(found.tile_keys, dtype=np.int64), (n,))
-    rows = np.broadcast_to(np.asarray(found.block_rows, dtype=np.int64), (n,))
-    out = {f.name: np.zeros(n) for f in fields(Terms)}
-    tuned = [np.broadcast_to(np.asarray(getattr(found.detail, name, 0)), (n,)) for name in ("warps", "stages")]
-    code = (((split * 256 + tuned[0]) * 256 + tuned[1]) << 40) + (tile << 20) + rows
-    kinds = [code[0]] if n and (code == code[0]).all() else distinct(code)
-    for kind in kinds:
-        where = slice(None) if len(kinds) == 1 else np.flatnonzero(code == kind)
-        first = 0 if isinstance(where, slice) else int(where[0])
-        name = kernel_of(engine, bool(split[first]), known) if kernel == OWN else BUNDLED
-        if name == BUNDLED and engine != BUNDLED:
-            block_rows = row_block(geo, q_len)
-            variant = on_path(default_variant(known, geo, kv, q_len), bool(split[first]))
-            used, tile_keys = resolve(known, variant), variant.tile_keys
-            run = on_bundled(found, geo, batches, tile_keys, block_rows)
-        else:
-            tile_keys, block_rows, run = int(tile[first]), int(rows[first]), found
-            warps, stages = (int(x[first]) for x in tuned)
-            variant_rows = block_rows if name != BUNDLED else used_rows(geo, q_len)
-            shape = (tile_keys, variant_rows, warps, stages, bool(split[first]))
-            used = resolve(known, wanted_variant(name, geo, kv, *shape))
-        rates, _ = make_rates(known, gpu, used, l2=l2, launch=launch, dtype=kv.query_dtype)
-        work = work_of(engine, geo, batches, kv, run, tile_keys, block_rows)
-        chosen = work if isinstance(where, slice) else _take(work, where, n)
-        terms = step_terms(chosen, _bodies(chosen, batches, run, tile_keys, rates, where), rates)
-        for field_name, values in out.items():
-            values[where] = getattr(terms, field_name)
+    out = {f.name: np.zeros(batches.n) for f in fields(Terms)}
+    for part in _parts(engine, geo, batches, kv, gpu, found, known, kernel, l2, launch):
+        terms = part.terms()
+        for name, values in out.items():
+            values[part.steps] = getattr(terms, name)
     return Terms(**out)
-
-
-def _take(work: Work, where: Any, n: int) -> Work:
-    def pick(value: Any) -> Any:
-        value = np.asarray(value)
-        return value[where] if value.ndim and len(value) == n else value
-
-    return Work(**{f.name: pick(getattr(work, f.name)) for f in fields(Work)})
-
-
-def _bodies(work: Work, batches: Batches, found: Launches, tile_keys: int, rates: Rates, where: Any) -> Bodies:
-    """Closed form for one request class, a list schedule for every other step."""
-    if batches.is_single_class:
-        return uniform_bodies(work, rates)
-    steps = np.arange(batches.n)[where]
-    found_bodies = [
-        ragged_bodies(_tiles_of_step(batches, found, tile_keys, step), pick(work, i), rates)
-        for i, step in enumerate(steps.tolist())
-    ]
-    return Bodies(*(np.array([float(getattr(b, f.name)) for b in found_bodies]) for f in fields(Bodies)))
-
-
-def _tiles_of_step(batches: Batches, found: Launches, tile_keys: int, n: int) -> Any:
-    """Tiles of every launched block of step n in launch order (0: nothing to do), from the regular partition."""
-    shape = batches.seq_lens.shape
-
-    def at(value: Any) -> Any:
-        return np.broadcast_to(np.asarray(value), shape)[n]
-
-    counts = batches.counts[n]
-    read = batches.seq_lens[n] if found.keys_read is None else at(found.keys_read)
-    working = at(found.live if found.working is None else found.working)
-    size = np.minimum(at(found.split_keys), read)
-    columns = at(found.blocks_per_split) * counts
-    depth = int(working.max(initial=0))
-    launched = int(np.broadcast_to(np.asarray(found.launched), (batches.n,))[n])
-    idle = idle_matter(found.shared_slots, launched, columns)
-    splits, dealt = max(depth, launched) if idle else depth, found.interleave_at(n)
-    tiles = cut_tiles(read, size, working, columns, tile_keys, splits, dealt)
-    return tiles if idle else tiles[tiles > 0]
 
 
 def predict_policy(
@@ -352,10 +196,123 @@ def predict_policy(
     gpu: Gpu,
     options: Mapping[str, Any] | None = None,
     version: str | None = None,
-    **how: Any,
+    *,
+    calibration: Calibration | None = None,
+    kernel: str = OWN,
+    l2: str = "cold",
+    launch: str = "graph",
 ) -> Terms:
-    """`predict_arrays` for a policy by its own array rule; `how` as there."""
+    """`predict_arrays` for a policy by its own array rule; the last four arguments as there."""
     chosen = policy.version(version)
     opts = policy.options_type.from_mapping(policy.name, options or {})
     found = policy.launches(geo, batches, kv, gpu, opts, chosen)
-    return predict_arrays(policy.name, geo, batches, kv, gpu, found, options=opts, **how)
+    return predict_arrays(policy.name, geo, batches, kv, gpu, found, calibration, kernel=kernel, l2=l2, launch=launch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Steps of an array that one kernel variant runs."""
+
+    steps: IntArray
+    """Their numbers in the whole array [n]."""
+    gpu: Gpu
+    batches: Batches
+    cuts: Cuts
+    """Their partition as the kernel walks it."""
+    work: Work
+    """Their work [n]."""
+    resolved: Resolved
+    rates: Rates
+    used: Mapping[str, Parameter]
+    """The parameters behind the rates, by name."""
+
+    def terms(self) -> Terms:
+        """Where the time of each step goes [n]."""
+        return step_terms(self.work, self._bodies(), self.rates)
+
+    def _bodies(self) -> Bodies:
+        """The closed form where it is exact, a list schedule for every other step."""
+        closed = closed_form(self.cuts, self.batches)
+        found = uniform_bodies(self.work, self.rates)
+        if closed.all():
+            return found
+        values = {f.name: np.array(getattr(found, f.name), dtype=float) for f in fields(Bodies)}
+        for n in np.flatnonzero(~closed).tolist():
+            one = ragged_bodies(self.cuts.order(n).tiles, pick(self.work, n), self.rates)
+            for name, array in values.items():
+                array[n] = getattr(one, name)
+        return Bodies(**values)
+
+
+def _plan_part(
+    plan: LaunchPlan, gpu: Gpu | str | None, calibration: Calibration | None, kernel: str, l2: str, launch: str
+) -> tuple[Calibration, _Part]:
+    """A plan is an array of one step."""
+    from decodecalc.gpus import load_gpu
+
+    device = plan.gpu if gpu is None else load_gpu(gpu)
+    known = calibration or load_calibration(gpu=device)
+    batches, found = plan_arrays(plan)
+    (part,) = _parts(plan.engine, plan.geometry, batches, plan.kv, device, found, known, kernel, l2, launch)
+    return known, part
+
+
+def _parts(
+    engine: str, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, found: Launches, known: Calibration,
+    kernel: str, l2: str, launch: str,
+) -> Iterator[_Part]:  # fmt: skip
+    """The array cut into steps that the same variant of the same kernel runs."""
+    if kernel not in (OWN, BUNDLED):
+        raise InputError(f"kernel must be {OWN} or {BUNDLED}, not {kernel!r:.40}")
+    n = batches.n
+    named = [found.is_split, found.tile_keys, found.block_rows, batches.max_q_len]
+    named += [getattr(found.detail, name, 0) for name in ("warps", "stages")]
+    columns = [np.broadcast_to(np.asarray(x, dtype=np.int64), (n,)) for x in named]
+    for steps in _equal_rows(columns):
+        some, there = (batches, found) if len(steps) == n else (batches.take(steps), found.take(steps, n))
+        split, tile, rows, q_len, warps, stages = (int(column[steps[0]]) for column in columns)
+        name = kernel_of(engine, bool(split), known) if kernel == OWN else BUNDLED
+        if name == BUNDLED and engine != BUNDLED:
+            variant = on_path(default_variant(known, geo, kv, q_len), bool(split))
+            run = under_rule(there, geo, some, variant.tile_keys, row_block(geo, q_len))
+            run = replace(
+                run,
+                is_split=there.is_split,  # partial states are merged under the engine's rule even where one is live
+                kernels=(*run.kernels[:1], *(k for k in there.kernels if k.role == "merge")),
+                launched=there.launched,  # blocks without work come as the engine launches them
+            )
+            resolved = resolve(known, variant)
+            if kernel == OWN:  # nobody asked for another kernel than the engine's
+                resolved = replace(resolved, wanted=resolved.wanted._replace(kernel=engine), exact=False)
+        else:
+            variant_rows = rows if name != BUNDLED else used_rows(geo, q_len)
+            run = there
+            resolved = resolve(known, wanted_variant(name, geo, kv, tile, variant_rows, warps, stages, bool(split)))
+        rates, used = make_rates(known, gpu, resolved, l2=l2, launch=launch, dtype=kv.query_dtype)
+        cuts = cuts_of(some, run, run.tile_keys)
+        work = work_of(engine, geo, some, kv, run, cuts)
+        yield _Part(steps=steps, gpu=gpu, batches=some, cuts=cuts, work=work, resolved=resolved, rates=rates, used=used)
+
+
+def _equal_rows(columns: Sequence[IntArray]) -> Iterator[IntArray]:
+    """Numbers of the rows that agree in every column, set by set."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values = distinct(column) if len(column) else [0]
+        if len(values) > 1:
+            code = code * len(values) + np.searchsorted(values, column)
+    for kind in distinct(code) if len(code) else ():
+        yield np.flatnonzero(code == kind)
+
+
+def _bound(terms: Mapping[str, float]) -> str:
+    groups = {
+        "launch": terms["launch_s"],
+        "start": terms["fixed_s"],
+        "stream": terms["stream_s"],
+        "latency": terms["latency_s"],
+        "compute": terms["compute_s"],
+        "tail": terms["tail_s"],
+        "merge": terms["gap_s"] + terms["merge_s"],
+    }
+    return max(groups, key=lambda name: groups[name])

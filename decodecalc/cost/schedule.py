@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from decodecalc.cost.cuts import Blocks
 from decodecalc.cost.model import (
     Bodies,
     FloatArray,
@@ -28,8 +29,7 @@ from decodecalc.cost.model import (
     wave_time,
 )
 from decodecalc.cost.rates import Rates
-from decodecalc.intmath import IntArray, cdiv
-from decodecalc.launch.plan import LaunchPlan, dealt_keys
+from decodecalc.intmath import IntArray
 
 
 class Slot(NamedTuple):
@@ -42,69 +42,9 @@ class Slot(NamedTuple):
     split: int
 
 
-MOST_IDLE = 1 << 16
 # How long a block without work holds its slot: long enough to be placed, and little more. The ragged batch of verify's
 # standard suite at 15 split counts on an H200: within 10 % at 0.05 tiles, up to 34 % off at 0.5.
 IDLE_TILES = 0.05
-
-
-class Blocks(NamedTuple):
-    """Launched stage-1 blocks in launch order: tiles (0: nothing to do), request and split of each [blocks]."""
-
-    tiles: IntArray
-    request: IntArray
-    split: IntArray
-
-
-def launch_order(plan: LaunchPlan) -> Blocks:
-    """The plan's blocks in launch order: split slowest, then request, then the blocks of a split.
-
-    Every split-KV grid modelled has its split index outermost or launches few enough blocks that the order does not
-    matter. Blocks without work are left out where requests share the grid's split axis, or are too many to matter.
-    """
-    tile, requests = plan.tile_keys, plan.batch.size
-    columns = np.array(plan.blocks_per_split, dtype=np.int64)
-    depth = max(plan.splits.live, default=0)
-    idle = idle_matter(plan.shared_slots, plan.splits.launched, columns)
-    tiles = np.zeros((max(depth, plan.splits.launched if idle else 0), requests), dtype=np.int64)
-    for r in range(requests):
-        if plan.splits.interleave_keys is not None:  # windows skip whole tiles before they are dealt
-            counts = plan.splits.key_counts(r)
-            tiles[: len(counts), r] = cdiv(np.array(counts, dtype=np.int64), tile)
-            continue
-        ranges = plan.splits.keys[r]
-        read, skipped = plan.keys_read[r], plan.splits.live[r] - plan.splits.working[r]
-        for i, (start, end) in enumerate(ranges):
-            if i >= skipped and end > start and read > 0:
-                # With a window, what lies before it is skipped: the first working splits may be cut.
-                keys = end - max(start, min(plan.batch.seq_lens[r] - read, end - 1))
-                tiles[i, r] = cdiv(keys, tile)
-    split, request = (x.reshape(-1) for x in np.indices(tiles.shape))
-    each = columns[request]
-    blocks = Blocks(*(np.repeat(x, each) for x in (tiles.reshape(-1), request, split)))
-    if idle:
-        return blocks
-    working = blocks.tiles > 0
-    return Blocks(*(x[working] for x in blocks))
-
-
-def idle_matter(shared_slots: bool, launched: int, columns: IntArray) -> bool:
-    """Whether blocks without work take places of their own. columns: of each request in a split [R]."""
-    return not shared_slots and launched * int(columns.sum()) <= MOST_IDLE
-
-
-def cut_tiles(
-    keys: IntArray, size: Any, working: Any, columns: IntArray, tile_keys: int, splits: int, dealt: int | None = None
-) -> IntArray:
-    """Tiles of every block in launch order (0: nothing to do) of a regular partition.
-
-    Requests [R] have `keys` keys; the first `working` of their `splits` splits own `size` keys each, or, with `dealt`,
-    the tiles of that many keys that they get in turn; `columns` blocks walk each split.
-    """
-    i = np.arange(splits)[:, None]
-    own = np.clip(keys - i * size, 0, size) if dealt is None else dealt_keys(keys, dealt, working, i)
-    cut = np.where(i < working, own, 0)  # [splits, R]
-    return np.repeat(cdiv(cut, tile_keys).reshape(-1), np.tile(columns, splits))
 
 
 class Schedule(NamedTuple):

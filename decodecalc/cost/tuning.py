@@ -11,22 +11,25 @@ tiles, so that long requests get more splits and all blocks are alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.cuts import Cuts, alike, cuts_of
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_bodies
+from decodecalc.cost.own_launch import equal_splits, row_block, used_rows
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates
-from decodecalc.cost.schedule import cut_tiles, ragged_bodies
+from decodecalc.cost.schedule import ragged_bodies
 from decodecalc.cost.variants import BUNDLED, SPLIT, on_path, resolve, tile_elements, wanted_variant
+from decodecalc.cost.work import pick, work_of
 from decodecalc.intmath import IntArray, cdiv
-from decodecalc.launch.arrays import Batches, BoolArray, visible_start
+from decodecalc.launch.arrays import Batches, visible_start
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
 
 MOST_SPLITS = 1024  # a merge of more states than this was never worth it on any GPU modelled
-STATE_SCALARS = 2  # running max and running sum beside each output vector in the bundled kernel's partial states
 SCHEDULED = 8  # split lengths of a ragged step that are worked out block by block
 CLOSE = 1.001  # times this near count as equal
 NOT_CLOSE = 1.01  # what was not worked out block by block stays this far from the best that was
@@ -48,20 +50,6 @@ def candidate_splits() -> IntArray:
     while counts[-1] < MOST_SPLITS:
         counts.append(min(max(int(counts[-1] * _STEP), counts[-1] + 1), MOST_SPLITS))
     return np.array(counts, dtype=np.int64)
-
-
-def row_block(geo: Geometry, q_len: int) -> int:
-    """Query rows of a block of the bundled kernel (its own rule)."""
-    from decodecalc_kernels.blocks import default_rows
-
-    return int(default_rows(max(q_len, 1), geo.group, geo.v_dim))
-
-
-def used_rows(geo: Geometry, q_len: int) -> int:
-    """Query rows that a block of the bundled kernel computes on: the `rows` of its variants."""
-    from decodecalc_kernels.blocks import rows_by_eights
-
-    return int(rows_by_eights(row_block(geo, q_len), max(q_len, 1) * geo.group))
 
 
 def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, q_len: int = 1) -> tuple[Variant, ...]:
@@ -93,18 +81,20 @@ def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, q_len:
     return tuned_variants(calibration, geo, kv, q_len)[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
-    """The best launch of each of N steps. All [N]; `variants[which[n]]` is the variant of step n.
-
-    splits: of the longest request; split_keys: keys of every split (a multiple of the variant's tile).
-    """
+    """The best launch of each of N steps."""
 
     splits: IntArray
+    """Splits of the longest request [N]."""
     split_keys: IntArray
+    """Keys of every split, a multiple of the variant's tile [N]."""
     which: IntArray
+    """Index into `variants` of the variant that runs [N]."""
     total_s: FloatArray
+    """Predicted time [N]."""
     variants: tuple[Variant, ...]
+    """Variants that were tried."""
 
 
 def fastest(
@@ -118,7 +108,8 @@ def fastest(
     variants: tuple[Variant, ...] | None = None,
     candidates: IntArray | None = None,
 ) -> Fastest:
-    """S_opt of every step of `batches`, among `candidates` when given."""
+    """S_opt of every step of `batches`, among `candidates` when given. Steps differ in nothing but their lengths and
+    the number of their requests: each takes the rows and variants of the longest draft (`max_q_len`) among them."""
     known = calibration or load_calibration(gpu=gpu)
     q_len = int(batches.max_q_len.max()) if batches.n else 1
     rows = row_block(geo, q_len)
@@ -137,58 +128,7 @@ def fastest(
         splits = np.where(better, np.take_along_axis(counts, at, 1)[:, 0], splits)
         size = np.where(better, np.take_along_axis(sizes, at, 1)[:, 0], size)
         which = np.where(better, i, which)
-    return Fastest(splits, size, which, best, tried)
-
-
-def _scheduled_times(
-    geo: Geometry,
-    batches: Batches,
-    tile_keys: int,
-    rows: int,
-    rates: PathRates,
-    sizes: IntArray,
-    work: Work,
-    total: FloatArray,
-) -> FloatArray:
-    """The times [N, C] with the SCHEDULED most promising candidates of each ragged step worked out block by block, and
-    the others never better than those. Which are promising, the times of the mean block (`total`) say."""
-    out = total.copy()
-    keys = batches.seq_lens - visible_start(batches, geo.window)
-    columns = geo.kv_heads * cdiv(batches.q_lens * geo.group, rows) * batches.counts
-    alike = _alike(batches, keys)
-    for n, order in enumerate(np.argsort(total, axis=1, kind="stable")):
-        if alike[n]:
-            continue  # the closed form is exact
-        worked_out = np.zeros(total.shape[1], dtype=bool)
-        for size in list(dict.fromkeys(sizes[n, order].tolist()))[:SCHEDULED]:
-            same = np.flatnonzero(sizes[n] == size)
-            one = pick(work, n, int(same[0]))
-            depth = max(cdiv(int(keys[n].max(initial=0)), size), 1)
-            tiles = cut_tiles(keys[n], size, depth, columns[n], tile_keys, depth)
-            path = rates.split if one.is_split else rates.unsplit
-            out[n, same] = step_terms(one, ragged_bodies(tiles, one, path), path).total_s
-            worked_out[same] = True
-        least = out[n, worked_out].min()
-        out[n, ~worked_out] = np.maximum(out[n, ~worked_out], NOT_CLOSE * least)
-    return out
-
-
-def _alike(batches: Batches, keys: IntArray) -> BoolArray:
-    """Which steps hold equal requests only [N]; keys: that each request reads [N, R]."""
-    absent = batches.counts == 0
-    return np.asarray(
-        ((keys == batches.largest(keys)[:, None]) & (batches.q_lens == batches.max_q_len[:, None]) | absent).all(axis=1)
-    )
-
-
-def pick(work: Work, *at: int) -> Work:
-    """The work of one step (and candidate), as numbers."""
-
-    def number(value: Any) -> Any:
-        found = np.asarray(value)
-        return found[tuple(min(i, n - 1) for i, n in zip(at, found.shape))].item() if found.ndim else found.item()
-
-    return Work(**{f.name: number(getattr(work, f.name)) for f in fields(Work)})
+    return Fastest(splits=splits, split_keys=size, which=which, total_s=best, variants=tried)
 
 
 class PathRates(NamedTuple):
@@ -217,68 +157,55 @@ def split_curve(
 
     Candidates that round to the same split length give the same launch, and the same time.
     """
-    counts, sizes, work = _curve_work(geo, batches, kv, tile_keys, rows, candidates)
-    total = _curve_times(work, rates)
-    if not batches.is_single_class:
-        total = _scheduled_times(geo, batches, tile_keys, rows, rates, sizes, work, total)
-    return counts, sizes, total
+    sizes = _split_lengths(geo, batches, tile_keys, candidates)
+    n, c = sizes.shape
+    steps = batches.take(np.repeat(np.arange(n), c))  # one for each step and candidate
+    found = equal_splits(geo, steps, sizes.reshape(-1), tile_keys, rows)
+    cuts = cuts_of(steps, found, tile_keys)
+    work = work_of(BUNDLED, geo, steps, kv, found, cuts)
+    total = _mean_times(work, rates).reshape(n, c)
+    for i in np.flatnonzero(~alike(batches)).tolist():
+        total[i] = _scheduled_times(work, cuts, rates, total[i], sizes[i], i * c)
+    return np.asarray(found.launched).reshape(n, c), sizes, total
 
 
-def _curve_times(work: Work, rates: PathRates) -> FloatArray:
-    """Predicted time of work [N, C], each on the kernel of its path."""
+def _split_lengths(geo: Geometry, batches: Batches, tile_keys: int, candidates: IntArray | None) -> IntArray:
+    """Keys of a split of every step and candidate [N, C]: whole tiles."""
+    tried = candidate_splits() if candidates is None else candidates
+    longest = batches.largest(batches.seq_lens - visible_start(batches, geo.window))
+    if candidates is None:
+        most = cdiv(int(longest.max(initial=1)), tile_keys)
+        tried = tried[: max(int(np.searchsorted(tried, most)) + 1, 1)]
+    return np.maximum(cdiv(cdiv(longest[:, None], tile_keys), tried[None, :]), 1) * tile_keys
+
+
+def _mean_times(work: Work, rates: PathRates) -> FloatArray:
+    """Predicted time of every step, its blocks taken as equal, each on the kernel of its path. Exact where they are."""
     split = np.asarray(work.is_split)
     total = step_terms(work, uniform_bodies(work, rates.split), rates.split).total_s
     if not split.all():
         unsplit = step_terms(work, uniform_bodies(work, rates.unsplit), rates.unsplit).total_s
         total = np.where(split, total, unsplit)
-    return np.asarray(total)
+    return np.array(total)
 
 
-def _curve_work(
-    geo: Geometry, batches: Batches, kv: KvCache, tile_keys: int, rows: int, candidates: IntArray | None = None
-) -> tuple[IntArray, IntArray, Work]:
-    """Splits of the longest request, keys per split and work of every step and candidate, [N, C] each."""
-    tried = (candidate_splits() if candidates is None else candidates)[None, :]
-    keys = batches.seq_lens - visible_start(batches, geo.window)  # [N, R]
-    longest = batches.largest(keys)[:, None]
-    if candidates is None:
-        tried = tried[:, : max(int(np.searchsorted(tried[0], cdiv(int(longest.max(initial=1)), tile_keys))) + 1, 1)]
-    tiles = np.maximum(cdiv(cdiv(longest, tile_keys), tried), 1)  # of a full split [N, C]
-    size = tiles * tile_keys
-    counts = np.maximum(cdiv(longest, size), 1)
-    row_blocks = cdiv(batches.q_lens * geo.group, rows)
-    columns = geo.kv_heads * row_blocks * batches.counts  # [N, R]
-    if batches.is_single_class:
-        blocks, states = columns * counts, batches.counts * batches.q_lens * counts
-    else:
-        live = cdiv(keys[:, :, None], size[:, None, :])  # [N, R, C]
-        blocks = (columns[:, :, None] * live).sum(axis=1)
-        states = ((batches.counts * batches.q_lens)[:, :, None] * live).sum(axis=1)
-    per_key = kv.bytes_per_key(geo)
-    useful = batches.total(np.where(batches.q_lens > 0, keys, 0))[:, None] * per_key
-    asked = batches.total(keys * row_blocks)[:, None] * per_key
-    tiles_total = batches.total(columns // np.maximum(batches.counts, 1) * cdiv(keys, tile_keys))[:, None]
-    split, last = counts > 1, cdiv(longest - (counts - 1) * size, tile_keys)
-    short = split & (last < tiles) & _alike(batches, keys)[:, None]
-    work = Work(
-        blocks=blocks,
-        started=blocks,
-        tiles=tiles,
-        tiles_total=tiles_total,
-        hbm_bytes=useful,
-        requested_bytes=np.maximum(asked, useful),
-        flop=2.0 * tiles_total * tile_keys * rows * (geo.head_dim + geo.v_dim),
-        launched_blocks=(batches.largest(row_blocks) * geo.kv_heads * batches.batch)[:, None] * counts,
-        is_split=split,
-        live_splits=counts,
-        states=states * geo.q_heads,
-        rows=np.minimum(batches.max_q_len * geo.group, rows)[:, None],
-        merge_bytes=np.where(split, states * geo.q_heads * (geo.v_dim + STATE_SCALARS) * PARTIAL_BYTES, 0),
-        merge_rows=np.reshape(batches.query_tokens, (-1, 1)) * geo.q_heads,
-        short_blocks=columns.sum(axis=1)[:, None] * short,
-        short_tiles=last * short,
-    )
-    return counts, size, work
+def _scheduled_times(
+    work: Work, cuts: Cuts, rates: PathRates, total: FloatArray, sizes: IntArray, first: int
+) -> FloatArray:
+    """The times [C] of one ragged step's candidates, the SCHEDULED most promising of them worked out block by block and
+    the others never better than those. Which are promising, the times of the mean block (`total`) say. `first`: the
+    number of the step's first candidate in `work` and `cuts`."""
+    out, worked_out = total.copy(), np.zeros(len(total), dtype=bool)
+    order = np.argsort(total, kind="stable")
+    for size in list(dict.fromkeys(sizes[order].tolist()))[:SCHEDULED]:
+        same = np.flatnonzero(sizes == size)
+        one = pick(work, first + int(same[0]))
+        path = rates.split if one.is_split else rates.unsplit
+        tiles = cuts.order(first + int(same[0])).tiles
+        out[same] = step_terms(one, ragged_bodies(tiles, one, path), path).total_s
+        worked_out[same] = True
+    out[~worked_out] = np.maximum(out[~worked_out], NOT_CLOSE * out[worked_out].min())
+    return out
 
 
 @lru_cache(maxsize=4096)
@@ -294,26 +221,41 @@ def gathered(batch: Batch) -> Batches:
     return Batches.single(batch)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """A launch of the bundled kernel in plain numbers."""
 
     splits: int
+    """Splits of the longest request; 1 launches the unsplit kernel."""
     split_keys: int
+    """Keys of every split: a whole number of tiles."""
     tile_keys: int
+    """Keys of a tile."""
     rows: int
+    """Query rows of a block."""
     warps: int
+    """Warps of a block."""
     stages: int
+    """Loads in flight."""
     total_s: float
+    """Predicted time of one layer."""
 
 
 def tune(
-    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold"
-) -> Tuning:
-    """The fastest launch of the bundled kernel for one step: what its launcher uses by default."""
-    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2)
+    geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold",
+    num_splits: int | None = None,
+) -> Tuning:  # fmt: skip
+    """The fastest launch of the bundled kernel for one step: what its launcher uses by default. num_splits: splits of
+    the longest request, instead of the fastest count (whole tiles may make them fewer)."""
+    counts = None if num_splits is None else np.array([num_splits], dtype=np.int64)
+    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2, candidates=counts)
     variant = found.variants[int(found.which[0])]
     return Tuning(
-        int(found.splits[0]), int(found.split_keys[0]), variant.tile_keys, row_block(geo, batch.max_q_len),
-        variant.warps, variant.stages, float(found.total_s[0]),
-    )  # fmt: skip
+        splits=int(found.splits[0]),
+        split_keys=int(found.split_keys[0]),
+        tile_keys=variant.tile_keys,
+        rows=row_block(geo, batch.max_q_len),
+        warps=variant.warps,
+        stages=variant.stages,
+        total_s=float(found.total_s[0]),
+    )

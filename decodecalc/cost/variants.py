@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from decodecalc.cost.calibration import Calibration, Values
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Variant
+from decodecalc.engines.registry import traits_of
 from decodecalc.errors import InputError
 from decodecalc.intmath import next_power_of_2
 from decodecalc.kvcache import DTYPE_BYTES
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 SPLIT, UNSPLIT = "split", "unsplit"  # paths of the bundled kernel
-# Engine -> the kernels of its unsplit and split path, as calibrations name them.
-ENGINE_KERNELS = {
-    "vllm-triton": ("vllm-triton-2d", "vllm-triton-3d"),
-    "sglang-triton": ("sglang-triton", "sglang-triton"),
-    "flash-attention-3": ("flash-attention-3", "flash-attention-3"),
-    "flashinfer": ("flashinfer", "flashinfer"),
-    "bundled": (BUNDLED, BUNDLED),
-}
 WIDER_INTERPOLATED = 1.5  # an extrapolated variant's interval, against a measured one's
 FURTHEST = 4.0  # latency is not moved further than by this ratio
 
@@ -59,7 +52,7 @@ class Resolved:
 
 def kernel_of(engine: str, is_split: bool, calibration: Calibration) -> str:
     """The kernel that `engine` runs, or the bundled one where the engine's own was not measured."""
-    name = ENGINE_KERNELS.get(engine, (engine, engine))[bool(is_split)]
+    name = traits_of(engine).time_kernel(engine, bool(is_split))
     return name if name in calibration.kernels() else BUNDLED
 
 

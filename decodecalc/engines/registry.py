@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.launch.policy import Policy
+from decodecalc.launch.traits import Traits
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -85,6 +86,11 @@ def load_policy(name: str) -> Policy:
     policies = getattr(module, "POLICIES", None)
     found: Policy = policies[name] if policies else module.POLICY
     return found
+
+
+def traits_of(name: str) -> Traits:
+    """The traits of the engine called `name`; the defaults for a policy of the user's own, which is not listed here."""
+    return load_policy(name).traits if name in _BY_NAME else Traits()
 
 
 def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[str, str] | None:

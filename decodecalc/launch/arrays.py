@@ -8,7 +8,7 @@ whose `counts` say how many equal requests the batch holds. Geometry, cache and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from decodecalc.batch import Batch
 from decodecalc.intmath import IntArray
-from decodecalc.launch.plan import MERGE_KERNEL, KeyRange
+from decodecalc.launch.plan import MERGE_KERNEL, KeyRange, LaunchPlan
 
 BoolArray = npt.NDArray[np.bool_]
 ROLES = ("stage1", "merge", "scheduler")
@@ -43,6 +43,10 @@ class Batches:
         """N uniform steps from arrays (or numbers) that broadcast: [N, 1]."""
         b, c, q = np.broadcast_arrays(*(np.asarray(x, dtype=np.int64) for x in (batch, context, q_len)))
         return cls(c.reshape(-1, 1), q.reshape(-1, 1), b.reshape(-1, 1))
+
+    def take(self, steps: IntArray) -> Batches:
+        """These steps only."""
+        return Batches(self.seq_lens[steps], self.q_lens[steps], self.counts[steps])
 
     @property
     def n(self) -> int:
@@ -248,11 +252,82 @@ class Launches:
         split = np.asarray(self.is_split)
         return np.where(split[:, None] if split.ndim else split, self.live, 0)
 
+    def merge_kernels(self, n: int) -> IntArray:
+        """Merge kernels that each of the n steps launches: 0 where stage 1 merges by itself."""
+        merges = [kernel for kernel in self.kernels if kernel.role == "merge"]
+        return sum((np.where(k.when, 1, 0) for k in merges), np.zeros(n, dtype=np.int64))
+
+    def take(self, steps: IntArray, n: int) -> Launches:
+        """These of the n steps only, without gates and detail."""
+
+        def some(value: Any) -> Any:
+            return value[steps] if isinstance(value, np.ndarray) and value.ndim and len(value) == n else value
+
+        ranges, numbers = self.key_ranges, steps.tolist()
+        kernels = [
+            replace(
+                k,
+                grid=tuple(some(extent) for extent in k.grid),
+                live_blocks=some(k.live_blocks),
+                tile_keys=some(k.tile_keys),
+                when=some(k.when),
+            )
+            for k in self.kernels
+        ]
+        values = {f.name: some(getattr(self, f.name)) for f in fields(self)}
+        changed = {
+            "kernels": tuple(kernels),
+            "key_ranges": None if ranges is None else lambda i: ranges(numbers[i]),
+            "gates": (),
+            "detail": None,
+        }
+        return Launches(**{**values, **changed})
+
     def unsplit(self, batches: Batches) -> IntArray:
         """Blocks with work if nothing were split [N]."""
         if self.unsplit_blocks is not None:
             return np.broadcast_to(np.asarray(self.unsplit_blocks, dtype=np.int64), (batches.n,))
         return batches.total(self.blocks_per_split * (batches.seq_lens > 0))
+
+
+def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
+    """A plan as arrays of one step: what its policy's array rule returned for the requests one by one."""
+
+    def per_request(values: Sequence[int]) -> IntArray:
+        return np.array([values], dtype=np.int64)
+
+    splits = plan.splits
+    launches = Launches(
+        is_split=np.array([plan.is_split]),
+        kernels=tuple(
+            KernelArray(
+                name=k.name, role=k.role, grid=k.grid, threads=k.threads, live_blocks=k.live_blocks,
+                tile_keys=k.tile_keys,
+            )
+            for k in plan.kernels
+        ),
+        requested=per_request(splits.requested),
+        launched=np.array([splits.launched]),
+        live=per_request(splits.live),
+        working=per_request(splits.working),
+        split_keys=0,  # key_ranges says where each split lies
+        key_ranges=lambda _: splits.keys,
+        keys_read=per_request(plan.keys_read),
+        blocks_per_split=per_request(plan.blocks_per_split),
+        unsplit_blocks=plan.unsplit_blocks,
+        tile_keys=plan.tile_keys,
+        block_rows=plan.block_rows,
+        live_rows=plan.live_rows,
+        state_values=plan.state_values,
+        scratch_bytes=plan.scratch_bytes,
+        partial_splits=per_request(plan.partial_splits),
+        shared_slots=plan.shared_slots,
+        interleave_keys=splits.interleave_keys,
+        merge_in=plan.merge_in or MERGE_KERNEL,
+        determinism=plan.determinism,
+        detail=plan.detail,
+    )  # fmt: skip
+    return Batches.single(plan.batch), launches
 
 
 def at(value: Any, n: int) -> Any:

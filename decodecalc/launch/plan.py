@@ -17,6 +17,7 @@ from decodecalc.batch import Batch
 from decodecalc.errors import check_type
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.coverage import s_star
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
@@ -96,32 +97,32 @@ class KeyRanges(Sequence[list[KeyRange]]):
         end: Sequence[int],
         interleave_keys: int | None = None,
     ) -> None:
-        self._first, self._keys, self._live, self._end = first_key, split_keys, live, end
-        self._tile = interleave_keys
+        self.first_key, self.split_keys, self.live, self.end = first_key, split_keys, live, end
+        self.interleave_keys = interleave_keys
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.live)
 
     def __getitem__(self, r: Any) -> Any:
-        first, size, end = self._first[r], self._keys[r], self._end[r]
-        if self._tile is None:
-            return [(first + i * size, min(first + (i + 1) * size, end)) for i in range(self._live[r])]
+        first, size, end = self.first_key[r], self.split_keys[r], self.end[r]
+        if self.interleave_keys is None:
+            return [(first + i * size, min(first + (i + 1) * size, end)) for i in range(self.live[r])]
         return [(pieces[0][0], pieces[-1][1]) for pieces in self.pieces(r)]
 
     def pieces(self, r: int) -> list[list[KeyRange]]:
         """The key ranges of each live split of request r: one each, or a tile at a time where tiles are interleaved."""
-        if self._tile is None:
+        if self.interleave_keys is None:
             return [[piece] for piece in self[r]]
-        first, end, tile, live = self._first[r], self._end[r], self._tile, self._live[r]
+        first, end, tile, live = self.first_key[r], self.end[r], self.interleave_keys, self.live[r]
         starts = range(first, end, tile)
         return [[(start, min(start + tile, end)) for start in starts[i::live]] for i in range(live)]
 
     def counts(self, r: int) -> list[int]:
         """Keys of each live split of request r."""
-        if self._tile is None:
+        if self.interleave_keys is None:
             return [end - start for start, end in self[r]]
-        keys = self._end[r] - self._first[r]
-        return [int(n) for n in dealt_keys(keys, self._tile, self._live[r], np.arange(self._live[r]))]
+        keys = self.end[r] - self.first_key[r]
+        return [int(n) for n in dealt_keys(keys, self.interleave_keys, self.live[r], np.arange(self.live[r]))]
 
     def __iter__(self) -> Iterator[list[KeyRange]]:
         return (self[r] for r in range(len(self)))
@@ -261,7 +262,7 @@ class LaunchPlan(Shown):
     @property
     def s_star(self) -> int:
         """Smallest split count whose first wave covers the SMs: ceil(SMs / unsplit blocks). A coverage heuristic."""
-        return -(-self.gpu.sm_count // max(self.unsplit_blocks, 1))
+        return s_star(self.gpu.sm_count, self.unsplit_blocks)
 
     def gate(self, name: str) -> Gate:
         """The gate called `name`; KeyError when this policy has none."""

@@ -74,6 +74,20 @@ class Policy:
                 return version
         raise UnknownNameError(f"version of {self.name}", name, [v.name for v in self.versions])
 
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """Names of the options that this engine has."""
+        return tuple(f.name for f in fields(cls.options_type))
+
+    def own_options(self, given: Mapping[str, Any], model_kv_heads: int | None = None) -> dict[str, Any]:
+        """Those of the given options that this engine has. model_kv_heads: the model-wide KV-head count of the rank,
+        for engines whose rule looks at it; an option given under that name comes first."""
+        own = self.option_names()
+        taken = {name: value for name, value in given.items() if name in own}
+        if model_kv_heads is not None and "model_kv_heads" in own:
+            taken.setdefault("model_kv_heads", model_kv_heads)
+        return taken
+
     def plan(
         self,
         geo: Geometry,

@@ -63,6 +63,13 @@ class Traits:
     partition: Partition = field(default_factory=Partition)
     """How the bundled kernel is told the engine's cuts."""
 
+    @property
+    def count_option(self) -> str | None:
+        """The option of our policy that takes a split count; None where the engine takes none by hand."""
+        if self.split_setting is None:
+            return self.by_hand_option
+        return None if self.split_setting.in_pages else self.split_setting.option
+
     def time_kernel(self, engine: str, is_split: bool) -> str:
         """The kernel whose measurements predict this path of `engine`."""
         return self.time_kernels[is_split] if self.time_kernels else engine

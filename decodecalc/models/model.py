@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from decodecalc.batch import Batch
 from decodecalc.errors import ShardingError
 from decodecalc.geometry import Geometry, check_count
 from decodecalc.values import Shown
@@ -48,6 +49,21 @@ class LayerGroup(Shown):
         if self.geometry.window is not None:
             keys = min(keys, self.geometry.window)
         return keys if self.topk is None else min(keys, self.topk)
+
+    @property
+    def shortens(self) -> bool:
+        """Whether the layer's kernel sees fewer keys than the sequence has, its window aside."""
+        return bool(self.chunk or self.compress_ratio or self.topk)
+
+    def seen_batch(self, batch: Batch) -> Batch:
+        """The batch as the layer's kernel sees it: chunked, compressed or top-k attention shortens every request.
+
+        vLLM does this by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
+        make_local_attention_virtual_batches); a decode token only touches the last chunk.
+        """
+        if not self.shortens:
+            return batch
+        return Batch([self.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -9,6 +9,7 @@ from decodecalc.errors import InputError
 from decodecalc.plot.style import COLORS
 
 if TYPE_CHECKING:
+    from decodecalc.cost import Prediction
     from decodecalc.request import Request
 
 TITLE = "the same workload over GPUs"
@@ -19,6 +20,7 @@ GPUS = ("a100-80gb", "l40s", "h100-sxm", "h200-sxm", "b200", "mi300x")
 def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
     """One row per (GPU, engine): sums over the layer groups, weighted by their layers, of the first batch."""
     from decodecalc.cost import load_calibration, predict
+    from decodecalc.cost.token import TokenTime
     from decodecalc.gpus import load_gpu
     from decodecalc.scenario import Planned
 
@@ -26,7 +28,7 @@ def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
     for name in GPUS:
         gpu = load_gpu(name)
         known = load_calibration(gpu=gpu)
-        totals: dict[tuple[str, str], dict[str, Any]] = {}
+        layers: dict[tuple[str, str], list[tuple[int, Prediction]]] = {}
         for item in replace(request.scenarios, gpu=gpu, batches=request.scenarios.batches[:1]).plans():
             if not isinstance(item, Planned):
                 continue
@@ -34,18 +36,21 @@ def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
                 p = predict(item.plan, gpu, known)
             except InputError:
                 continue
-            layers = item.layer_group.layers
-            total = totals.setdefault((item.plan.engine, item.plan.version), {})
-            for key, value in (
-                ("token_s", p.total_s),
-                ("low_s", p.low_s),
-                ("high_s", p.high_s),
-                ("roofline_s", p.roofline_s),
-            ):
-                total[key] = total.get(key, 0.0) + layers * (value or 0.0)
-            total["extrapolated"] = known.extrapolated_from is not None
-        for (engine, version), total in totals.items():
-            out.append({"gpu": gpu.name, "engine": engine, "version": version, **total})
+            layers.setdefault((item.plan.engine, item.plan.version), []).append((item.layer_group.layers, p))
+        for (engine, version), predictions in layers.items():
+            time = TokenTime(layers=tuple(predictions))
+            out.append(
+                {
+                    "gpu": gpu.name,
+                    "engine": engine,
+                    "version": version,
+                    "token_s": time.total_s,
+                    "low_s": time.low_s,
+                    "high_s": time.high_s,
+                    "roofline_s": time.roofline_s or 0.0,
+                    "extrapolated": known.extrapolated_from is not None,
+                }
+            )
     return out
 
 

@@ -17,11 +17,10 @@ DEFAULT_ENGINES = "all"
 def rows(request: Request, measured: str | None = None, **_: Any) -> list[dict[str, Any]]:
     """Rows of three kinds for the first layer group and batch: curve, engine (its choice on our kernel), measured."""
     from decodecalc.cost import choose
-    from decodecalc.scenario import effective_batch
 
     s = request.scenarios
     group = s.layer_groups[0]
-    batch = effective_batch(group, s.batches[0])
+    batch = group.seen_batch(s.batches[0])
     found = choose(group.geometry, batch, kv=s.kv, gpu=s.gpu, engines=s.engines, options=s.options)
     marks = {"s_star": found.s_star, "s_opt": found.s_opt, "s_opt_s": found.total_s, "s_star_s": found.s_star_s}
     out = [{"kind": "curve", "splits": p.splits, "time_s": p.total_s, **marks} for p in found.curve]

@@ -24,8 +24,6 @@ from decodecalc.models import LayerGroup, Model
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-SPLIT_OPTIONS = ("num_splits", "num_splits_arg", "max_kv_splits_arg")
-
 
 @dataclass(frozen=True, slots=True)
 class Axes:
@@ -103,11 +101,8 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
 
 
 def _options(axes: Axes, policy: Policy, model_kv_heads: int) -> Iterator[tuple[int | None, EngineOptions]]:
-    known = {f.name for f in fields(policy.options_type)}
-    given = {name: value for name, value in axes.options if name in known}
-    if "model_kv_heads" in known:
-        given.setdefault("model_kv_heads", model_kv_heads)
-    by_hand = next((name for name in SPLIT_OPTIONS if name in known), None)
+    given = policy.own_options(dict(axes.options), model_kv_heads)
+    by_hand = policy.traits.count_option
     for splits in axes.splits if axes.splits and by_hand else (None,):
         chosen = {**given, by_hand: splits} if by_hand and splits is not None else given
         yield splits, policy.options_type.from_mapping(policy.name, chosen)

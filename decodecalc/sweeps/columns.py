@@ -121,9 +121,7 @@ def _predicted(chunk: Chunk) -> Any:
     from decodecalc.cost import predict_arrays
 
     f = chunk.family
-    terms = predict_arrays(
-        f.policy.name, f.layer_group.geometry, chunk.batches, f.kv, f.gpu, chunk.found, options=f.options
-    )
+    terms = predict_arrays(f.policy.name, f.layer_group.geometry, chunk.batches, f.kv, f.gpu, chunk.found)
     return terms.total_s
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import load_calibration
 from decodecalc.cost.choice import Choice, Regret, choose, server_flag
+from decodecalc.cost.load import load_calibration
+from decodecalc.cost.token import sum_layers
 from decodecalc.models import LayerGroup
-from decodecalc.scenario import effective_batch
 from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import because
 from decodecalc.units import human_seconds
@@ -32,7 +32,7 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
     regrets: dict[tuple[str, Batch], list[tuple[int, Regret]]] = {}
     for group in s.layer_groups:
         for batch in s.batches:
-            seen = effective_batch(group, batch)
+            seen = group.seen_batch(batch)
             engines = [] if curve else s.engines
             options = {**s.options, **({"model_kv_heads": s.model_kv_heads} if s.model_kv_heads else {})}
             found = choose(
@@ -118,7 +118,7 @@ def _row(head: dict[str, Any], r: Regret) -> dict[str, Any]:
 
 def _saving(layers: int, r: Regret) -> float | None:
     """Seconds that the flag takes off one token, over all layers of the group; None where there is no flag to set."""
-    return None if r.flag_s is None or r.now_s is None else layers * (r.now_s - r.flag_s)
+    return None if r.flag_s is None or r.now_s is None else sum_layers([(layers, r.now_s - r.flag_s)])
 
 
 def _curve_rows(head: dict[str, Any], found: Choice) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
+from decodecalc.cost.token import sum_layers
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.table import Column, Table, cell, percent
 from decodecalc.tables.text import because
@@ -61,7 +62,7 @@ def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
         "path": plan.path,
         "splits_live": max(plan.splits.live),
         "total_s": p.total_s,
-        "layers_s": p.total_s * item.layer_group.layers,
+        "layers_s": sum_layers([(item.layer_group.layers, p.total_s)]),
         "token_s": None,
         "low_s": p.low_s,
         "high_s": p.high_s,
@@ -81,7 +82,7 @@ def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
 
 def _add_tokens(rows: list[dict[str, Any]], groups: int) -> None:
     """Put the sum over layer groups into every row of one engine, kernel side and batch; `case` is used up."""
-    sums: dict[Any, list[float]] = {}
+    sums: dict[Any, list[tuple[int, float]]] = {}
     # Cases are numbered layer group by layer group: the same batch recurs every `cases per group` numbers.
     per_group = max((row["case"] for row in rows), default=0) + 1
     per_group = max(per_group // groups, 1)
@@ -89,9 +90,9 @@ def _add_tokens(rows: list[dict[str, Any]], groups: int) -> None:
     for row in rows:
         side = row["kernel"] == "bundled"
         keys.append((row["engine"], row["version"], side, row.pop("case") % per_group))
-        sums.setdefault(keys[-1], []).append(row["layers_s"])
+        sums.setdefault(keys[-1], []).append((row["layers"], row["total_s"]))
     for row, key in zip(rows, keys):
-        row["token_s"] = sum(sums[key]) if len(sums[key]) == groups else None
+        row["token_s"] = sum_layers(sums[key]) if len(sums[key]) == groups else None
 
 
 def _provenance(rows: list[dict[str, Any]]) -> list[str]:

@@ -33,13 +33,14 @@ class AgainstModel:
 def against_model(plan: LaunchPlan, layers: int | None) -> AgainstModel:
     """The model on this plan, whose lengths must be the real ones. layers: how many of its kind the model has."""
     from decodecalc.cost import predict
+    from decodecalc.cost.token import sum_layers
 
     try:
         predicted = predict(plan).total_s
         s_opt, best = _best(plan.geometry, plan.batch, plan.kv, plan.gpu)
     except InputError:  # a GPU whose bandwidth nobody knows
         return AgainstModel()
-    saving = max(predicted - best, 0.0) * layers if layers else None
+    saving = sum_layers([(layers, max(predicted - best, 0.0))]) if layers else None
     return AgainstModel(predicted_s=predicted, s_opt=s_opt, best_s=best, saving_s_per_token=saving)
 
 

@@ -24,7 +24,7 @@ XQA_MLA_THREADS = 384  # mla_sm120.cu: 3 warp groups in one row; the other XQA k
 
 def generated_fmha_facts(name: str) -> NameFacts:
     """fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16MultiCtasKvVarSeqQ8Kv128Static…: the name of a generated
-    kernel spells its parameters: head dims (H, or HQk and HV), page (P), query rows of a tile (Q), whether keys are split.
+    kernel spells its parameters: head dims (H, or HQk and HV), page (P), rows of a tile (Q), whether keys are split.
     Its Kv is a tile of shared memory, of which one loop iteration may take two, so it says nothing about the loop."""
     own = re.sub(r".*?Kernel_", "", name, count=1)
     heads = re.search(r"H(\d{1,6})", own)

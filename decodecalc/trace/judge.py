@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from decodecalc.engines.registry import engine_names, load_policy
@@ -161,9 +161,7 @@ class Judge:
         """None, with the reason in `refusals`, when the engine does not run this."""
         assert self.gpu is not None
         known, layer, batch = self.known, candidate.layer, setting.batch or candidate.batch
-        own = {f.name for f in fields(policy.options_type)}
-        asked = {name: value for name, value in known.options.items() if name in own}
-        options = {**setting.options, **asked}
+        options = {**setting.options, **policy.own_options(known.options)}
         try:
             one = Scenarios((layer,), (batch,), ((policy, version),), self.gpu, known.kv, options, known.model_kv_heads)
             plan = one.plan(layer, batch, policy, version)

@@ -28,8 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from accuracy_cells import Cell, families
 
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.choice import choose
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import Prediction, predict
 from decodecalc.engines import plan
 from decodecalc.geometry import Geometry

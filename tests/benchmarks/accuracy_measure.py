@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from accuracy_cells import CELLS, PEER_FIT_CELLS, PEER_TEST_CELLS, SWEPT, SWEPT_SPLITS, Cell
 
 from decodecalc.batch import Batch
-from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.tuning import default_variant, tune, tuned_variants
 from decodecalc.engines import plan
 from decodecalc.geometry import Geometry

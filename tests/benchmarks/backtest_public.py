@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from decodecalc._version import __version__
+from decodecalc.cost.cuts import cuts_of
 from decodecalc.cost.model import Work, step_terms, uniform_bodies
 from decodecalc.cost.parameters import START_TILES
 from decodecalc.cost.rates import Rates
@@ -110,7 +111,9 @@ def plan_rows(gpu: Gpu, framework: str, dtype: str, head_dim: int, rows: dict[st
         steps = Batches.uniform(rows["batch_size"][at], rows["step"][at] + 1)
         options = policy.options_type.from_mapping(policy.name, {"paged": True})
         found = policy.launches(geo, steps, kv, gpu, options, policy.version(version))
-        parts.append(spread(work_of(policy.name, geo, steps, kv, found, found.tile_keys, found.block_rows), steps.n))
+        parts.append(
+            spread(work_of(policy.name, geo, steps, kv, found, cuts_of(steps, found, found.tile_keys)), steps.n)
+        )
         measured.append(rows["latency"][at] * 1e-3)
         held.append(np.isin(rows["batch_size"][at], HELD_OUT_BATCHES) | (q in HELD_OUT_Q_HEADS))
     joined = Work(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Work)})

@@ -18,7 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
-from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference, default_config
+from decodecalc import Batch, Geometry, KvCache, detect_gpu
+from decodecalc.cost.launcher import launch_config
+from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference
 
 L2_MULTIPLE = 8
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
@@ -178,12 +180,11 @@ def best_stream_us(state: State, sm_count: int, replays: int = 9) -> float:
     return min(time_layers(state, stream_read(state, *c), replays).median_us for c in candidates)
 
 
-def default_launch(cell: Cell, sm_count: int, **more: Any) -> LaunchConfig:
-    """What the package launches for a cell."""
-    return default_config(
-        requests=cell.batch, q_heads=cell.q_heads, kv_heads=cell.kv_heads, head_dim=cell.head_dim,
-        max_seq_len=cell.context, sm_count=sm_count, kv_bytes_per_element=DTYPES[cell.dtype].itemsize, **more,
-    )  # fmt: skip
+def default_launch(cell: Cell, num_splits: int | None = None) -> LaunchConfig:
+    """What the package launches for a cell: the time model's choice, or the best of that many splits."""
+    geo = Geometry(cell.q_heads, cell.kv_heads, cell.head_dim)
+    batch = Batch.uniform(cell.batch, cell.context)
+    return launch_config(geo, batch, KvCache(cell.dtype, cell.page), detect_gpu(), num_splits=num_splits)
 
 
 def gpu_state() -> dict[str, Any]:

@@ -3,8 +3,8 @@
     python tests/benchmarks/kernels_peers.py .peers                            # once (package registry, no GPU)
     python tests/benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers
 
-Protocol: kernels_timing.py. Our launch is `default_config`'s, nothing is tuned per cell. Correctness against float64
-is checked before anything is timed. Columns:
+Protocol: kernels_timing.py. Our launch is the time model's choice, nothing is tuned per cell. Correctness against
+float64 is checked before anything is timed. Columns:
 
 * ours: programmatic dependent launch on both kernels, as the package launches by default.
 * ours, alone: the same without overlapping the previous layer's kernels (`pdl="merge"`): what a layer costs between
@@ -59,7 +59,7 @@ def take_turns(graphs: dict[str, Graph], rounds: int, replays: int) -> None:
 
 def time_cell(cell: Cell, peers: Peers | None, sm_count: int) -> dict[str, Any]:
     state = cell.allocate()
-    launch = default_launch(cell, sm_count)
+    launch = default_launch(cell)
     reference = cell.reference(state)
     calls = {"ours": ours(state, launch), "ours_alone": ours(state, launch.replace(pdl="merge"))}
     if not launch.direct:
@@ -97,10 +97,10 @@ def time_cell(cell: Cell, peers: Peers | None, sm_count: int) -> dict[str, Any]:
 
 def variants(cell: Cell, sm_count: int) -> list[dict[str, Any]]:
     """Other launches of a cell, stage 1, merge and both: what a cost model is checked against."""
-    state, chosen, rows = cell.allocate(), default_launch(cell, sm_count), []
+    state, chosen, rows = cell.allocate(), default_launch(cell), []
     for factor in (0.25, 0.5, 2.0):
         count = max(1, round(chosen.num_splits * factor))
-        launch = default_launch(cell, sm_count, num_splits=count)
+        launch = default_launch(cell, num_splits=count)
         if launch in (chosen, *(r["config"] for r in rows)):
             continue
         row: dict[str, Any] = {"cell": str(cell), "kv_bytes": cell.kv_bytes, "config": launch}

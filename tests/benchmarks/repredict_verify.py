@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,10 +44,7 @@ def cells(report: dict[str, Any], suite: str, gpu_name: str) -> list[Cell]:
         if row["claim"] != 10 or not row.get("total_s") or scenario is None:
             continue
         policy = load_policy(row["engine"])
-        known = {f.name for f in fields(policy.options_type)}
-        options = {name: value for name, value in scenario.options.items() if name in known}
-        if scenario.model_kv_heads is not None and "model_kv_heads" in known:
-            options.setdefault("model_kv_heads", scenario.model_kv_heads)
+        options = policy.own_options(scenario.options, scenario.model_kv_heads)
         plan = policy.plan(scenario.geometry, scenario.seen_batch, scenario.kv, gpu, options, row["version"])
         measured = row["total_s"]
         today = predict(plan, gpu, kernel="bundled").total_s / measured - 1

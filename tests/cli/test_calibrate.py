@@ -12,7 +12,8 @@ from decodecalc.batch import Batch
 from decodecalc.calibrate import measure as calibrate
 from decodecalc.calibrate.derive import TILES, StageTimes, knots, wave_points
 from decodecalc.calibrate.measure import Journal, all_variants
-from decodecalc.cost.calibration import Calibration, load_calibration
+from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import predict
 from decodecalc.cost.variants import BUNDLED
 from decodecalc.engines import load_policy

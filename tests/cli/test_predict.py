@@ -79,7 +79,7 @@ def test_bad_input_is_exit_2(call: Any, argv: tuple[str, ...], message: str) -> 
 
 def test_a_calibration_of_another_gpu_is_exit_2(call: Any, tmp_path: Any) -> None:
     """An H200 file with --gpu h100-sxm."""
-    from decodecalc.cost.calibration import load_calibration
+    from decodecalc.cost.load import load_calibration
 
     path = tmp_path / "h200.json"
     load_calibration(gpu="h200").save(path)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import decodecalc as dc
-from decodecalc.cost.calibration import fits, load_calibration, parse_calibration, shipped_calibration
+from decodecalc.cost.calibration import parse_calibration
 from decodecalc.cost.extrapolate import extrapolate
+from decodecalc.cost.load import fits, load_calibration, shipped_calibration
 from decodecalc.errors import InputError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import decodecalc as dc
-from decodecalc.cost.choice import FLAGS, Regret, server_flag
-from decodecalc.engines import load_policies, load_policy
+from decodecalc.cost.choice import Regret, server_flag
+from decodecalc.engines import load_policies
 
 
 def test_regret_is_one_for_our_own_rule_and_at_least_that_for_fixed_16() -> None:
@@ -63,12 +63,6 @@ def test_refusing_engines_say_why() -> None:
     assert found.regrets[0].regret is None
 
 
-@pytest.mark.parametrize("engine", FLAGS)
-def test_flags_name_options_that_the_policies_have(engine: str) -> None:
-    """The option that stands for each flag exists."""
-    assert FLAGS[engine][1] in load_policy(engine).options_type.__dataclass_fields__
-
-
 def test_a_choice_is_plain_values_for_json() -> None:
     """to_dict holds the curve and the regrets."""
     found = dc.choose(
@@ -82,9 +76,33 @@ def test_a_choice_is_plain_values_for_json() -> None:
 
 def test_one_flag_for_all_layers_is_chosen_by_the_sum() -> None:
     """What is best for the sliding layers alone, or the full ones alone, need not be what the server should get."""
-    sliding = Regret("e", "1", own_s=5.0, flag_times=(("s=1", 3.0), ("s=8", 4.0), ("s=64", 9.0)))
-    full = Regret("e", "1", own_s=50.0, flag_times=(("s=1", 90.0), ("s=8", 20.0), ("s=64", 18.0)))
+    sliding = Regret(engine="e", version="1", own_s=5.0, flag_times=(("s=1", 3.0), ("s=8", 4.0), ("s=64", 9.0)))
+    full = Regret(engine="e", version="1", own_s=50.0, flag_times=(("s=1", 90.0), ("s=8", 20.0), ("s=64", 18.0)))
     assert server_flag([(10, sliding), (2, full)]) == ("s=8", 10 * 5.0 + 2 * 50.0 - (10 * 4.0 + 2 * 20.0))
     assert server_flag([(10, sliding)]) == ("s=1", 20.0)
-    assert server_flag([(10, Regret("e", "1", own_s=5.0, flag_times=(("s=1", 4.99),)))]) is None
-    assert server_flag([(1, Regret("e", "1", own_s=5.0))]) is None
+    assert server_flag([(10, Regret(engine="e", version="1", own_s=5.0, flag_times=(("s=1", 4.99),)))]) is None
+    assert server_flag([(1, Regret(engine="e", version="1", own_s=5.0))]) is None
+
+
+def test_engines_are_named_in_words_or_given_as_policies() -> None:
+    """A name, a name with a version and a policy give the same regrets; a wrong name says what is near."""
+    geo, step = dc.Geometry(8, 1, 128), dc.Batch.uniform(1, 8192)
+    named = dc.choose(geo, step, gpu="h200", engines=["sglang-triton", "vllm-triton@0.20"])
+    given = dc.choose(geo, step, gpu="h200", engines=load_policies(["sglang-triton", "vllm-triton@0.20"]))
+    assert named.regrets == given.regrets
+    assert [r.engine for r in named.regrets] == ["sglang-triton", "vllm-triton"]
+    with pytest.raises(dc.UnknownNameError, match="sglang-triton"):
+        dc.choose(geo, step, gpu="h200", engines=["sglang-tritn"])
+
+
+def test_a_choice_and_a_prediction_are_tables_in_a_notebook() -> None:
+    """One row for the whole, one for each split count and engine, and HTML that names its fields."""
+    geo, step = dc.Geometry(8, 1, 128), dc.Batch.uniform(1, 8192)
+    found = dc.choose(geo, step, gpu="h200", engines=["sglang-triton", "flashmla"])
+    assert found.to_frame()["s_opt"].tolist() == [found.s_opt]
+    assert found.curve_frame()["splits"].tolist() == [p.splits for p in found.curve]
+    assert found.regrets_frame()["engine"].tolist() == ["sglang-triton", "flashmla"]
+    said = dc.predict(dc.plan("sglang-triton", geo, step, gpu="h200"))
+    assert said.to_frame()["total_s"].tolist() == [said.total_s]
+    assert "s_opt" in found._repr_html_()
+    assert "total_s" in said._repr_html_()

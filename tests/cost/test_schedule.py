@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decodecalc as dc
+from decodecalc.cost.cuts import cuts_of
 from decodecalc.cost.model import Bodies, Work, uniform_bodies
 from decodecalc.cost.rates import Rates
-from decodecalc.cost.schedule import Blocks, launch_order, list_schedule, ragged_bodies, timeline
+from decodecalc.cost.schedule import Blocks, list_schedule, ragged_bodies, timeline
+from decodecalc.launch.arrays import plan_arrays
 
 BASE: dict[str, Any] = {
     "sm_count": 4, "slots": 8, "launch_s": 0, "launch_block_s": 0, "gap_s": 0, "hbm_bytes_per_s": 1.0,
@@ -149,23 +151,10 @@ def test_blocks_without_work_never_help(rates: Rates, tiles: Any, places: list[i
     assert found.even_s == pytest.approx(plain.even_s)
 
 
-def test_launch_order_walks_every_live_split_of_a_ragged_plan() -> None:
-    """vLLM, 32/8, requests of 100 and 1000 keys: blocks times tiles cover each request's keys, splits outermost; every
-    split of the grid is there, those without keys with no tiles."""
-    plan = dc.plan("vllm-triton", dc.Geometry(32, 8, 128), dc.Batch([100, 1000]), gpu="h200-sxm")
-    blocks = launch_order(plan)
-    assert len(blocks.tiles) == 8 * 2 * plan.splits.launched
-    assert (blocks.tiles > 0).sum() == plan.live_blocks
-    assert (np.diff(blocks.split) >= 0).all()
-    for r, length in enumerate((100, 1000)):
-        tiles = blocks.tiles[blocks.request == r].sum() / 8
-        assert -(-length // plan.tile_keys) <= tiles <= -(-length // plan.tile_keys) + plan.splits.live[r]
-
-
 def test_an_empty_request_has_no_blocks() -> None:
     """A request without keys launches nothing that lasts."""
-    plan = dc.plan("vllm-triton", dc.Geometry(32, 8, 128), dc.Batch([0, 64]), gpu="h200-sxm")
-    blocks = launch_order(plan)
+    batches, found = plan_arrays(dc.plan("vllm-triton", dc.Geometry(32, 8, 128), dc.Batch([0, 64]), gpu="h200-sxm"))
+    blocks = cuts_of(batches, found, found.tile_keys).order(0)
     assert set(blocks.request[blocks.tiles > 0].tolist()) == {1}
     nothing = np.zeros(0, dtype=np.int64)
     assert list(timeline(blocks_of(nothing), work_of(np.array([1])), Rates(**BASE))) == []

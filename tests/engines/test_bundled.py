@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.cost.calibration import load_calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.tuning import default_variant
 from decodecalc.engines import load_policy
 from decodecalc.errors import GateError, InputError, UnknownNameError

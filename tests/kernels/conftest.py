@@ -130,7 +130,8 @@ class Problem:
 
         out = torch.full(self.out_shape, float("nan"), device=self.device)
         lse = torch.full(self.out_shape[:2], float("nan"), device=self.device)
-        more.setdefault("workspace", self.workspace(config))
+        if config is not None:
+            more.setdefault("workspace", self.workspace(config))
         decode_attention(self.q, self.k, self.v, config=config, out=out, lse=lse, **self.args, **more)
         return out, lse
 

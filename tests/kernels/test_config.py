@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc_kernels import LaunchConfig, default_config, invariant_config
+from decodecalc_kernels import LaunchConfig, invariant_config
 from decodecalc_kernels.blocks import default_rows, key_blocks, merge_shape, next_power_of_2
 
 
@@ -34,30 +34,6 @@ def test_key_blocks_cover_the_head_and_waste_less_than_padding(head_dim):
     assert first <= head_dim <= first + rest or rest == 0
     assert first + rest >= head_dim
     assert first + rest <= max(2 * first, 32)
-
-
-@given(
-    st.integers(1, 300), st.sampled_from([1, 2, 8, 32]), st.sampled_from([1, 4, 7, 71]), st.integers(1, 200_000)
-)  # fmt: skip
-def test_default_config_covers_the_longest_request(requests, kv_heads, group, max_seq_len):
-    made = default_config(
-        requests=requests, q_heads=kv_heads * group, kv_heads=kv_heads, head_dim=128, max_seq_len=max_seq_len,
-        sm_count=132,
-    )  # fmt: skip
-    if made.split_rule == "size":
-        assert made.num_splits * made.split_value >= max_seq_len
-        assert (made.num_splits - 1) * made.split_value < max_seq_len
-    else:
-        assert made.direct
-
-
-@given(st.integers(1, 500))
-def test_a_split_count_from_outside_is_kept_up_to_whole_tiles(count):
-    made = default_config(
-        requests=1, q_heads=8, kv_heads=1, head_dim=128, max_seq_len=100_000, sm_count=132, num_splits=count
-    )
-    assert made.num_splits <= count
-    assert made.num_splits * (made.split_value if made.split_rule == "size" else 100_000) >= 100_000
 
 
 def test_rows_hold_the_group_up_to_what_registers_allow():

@@ -38,19 +38,14 @@ def config():
     return LaunchConfig
 
 
-def chosen(made, **more):
-    """What default_config launches for a problem."""
-    import torch
+def chosen(made):
+    """What the time model launches for a problem."""
+    from decodecalc import Batch, Geometry, KvCache, detect_gpu
+    from decodecalc.cost.launcher import launch_config
 
-    from decodecalc_kernels import default_config
-
-    return default_config(
-        requests=len(made.seq_lens), q_heads=made.q_heads, kv_heads=made.kv_heads, head_dim=made.head_dim,
-        v_dim=made.v_dim, mla=made.mla, q_len=made.args["q_len"], max_seq_len=max(made.seq_lens),
-        window=made.options.get("window"), total_keys=sum(made.seq_lens),
-        kv_bytes_per_element=1 if made.dtype == "fp8" else 2,
-        sm_count=torch.cuda.get_device_properties(0).multi_processor_count, **more,
-    )  # fmt: skip
+    geo = Geometry(made.q_heads, made.kv_heads, made.head_dim, made.v_dim, made.options.get("window"), mla=made.mla)
+    kv = KvCache(made.dtype, made.page)
+    return launch_config(geo, Batch(made.seq_lens, made.q_lens or made.q_len), kv, detect_gpu())
 
 
 @pytest.mark.parametrize("p_parts", [1, 2])

@@ -187,3 +187,17 @@ def test_arguments_that_do_not_fit_are_refused(problem, config, change, message)
 def test_per_request_rules_need_their_values(problem, config):
     with pytest.raises(ValueError, match="split_values"):
         problem([20], head_dim=16).run(config.per_request_counts(4))
+
+
+def test_without_a_config_the_registered_chooser_s_launch_runs(problem, config, monkeypatch):
+    """The launcher hands on lengths, shapes and types, and runs what it is told."""
+    from decodecalc_kernels import choose as hook
+
+    asked = []
+    made = problem([90, 5], q_heads=4, kv_heads=2, head_dim=16, page=16)
+    chosen = config.fixed_size(32, 90, tile_keys=16)
+    monkeypatch.setattr(hook, "_registered", [lambda told: asked.append(told) or chosen])
+    assert made.run(None)[0].equal(made.run(chosen)[0])
+    (told,) = asked
+    assert (told.q_heads, told.kv_heads, told.head_dim, told.seq_lens, told.q_lens) == (4, 2, 16, (90, 5), (1, 1))
+    assert (told.page_size, told.mla, told.window) == (16, False, None)

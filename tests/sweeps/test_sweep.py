@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import decodecalc as dc
 from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.traffic import traffic
-from decodecalc.scenario import effective_batch
 from decodecalc.sweeps import COLUMNS, Axes, sweep
 from decodecalc.sweeps.columns import DEFAULT_COLUMNS, TRAFFIC
 
@@ -64,7 +63,7 @@ def test_every_row_is_what_a_plan_of_its_own_gives(
         family = chunk.family
         for i in range(chunk.size):
             batch = dc.Batch.uniform(chunk.values("batch")[i], chunk.values("context")[i], q_len)
-            seen = effective_batch(family.layer_group, batch)
+            seen = family.layer_group.seen_batch(batch)
             plan = family.policy.plan(
                 family.layer_group.geometry, seen, family.kv, family.gpu, family.options, family.version.name
             )

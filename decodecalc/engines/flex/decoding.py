@@ -32,6 +32,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import SplitSetting, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -200,6 +201,10 @@ class FlexDecoding(Policy):
     )
     options_type = FlexDecodingOptions
     split_flag = "kernel_options={'SPLIT_KV': n}"
+    traits = Traits(
+        split_setting=SplitSetting("kernel_options={{'SPLIT_KV': {splits}}}", "split_kv"),
+        by_hand_option="split_kv",
+    )
     rule = (
         "SPLIT_KV = max(SMs // (B x kv_heads) x 2, 1); grid (1, B x kv_heads, SPLIT_KV). A split owns TILE_KV = "
         "ceil(ceil(KV_LEN / SPLIT_KV) / BLOCK_N) x BLOCK_N keys of the blocks that the mask leaves. Only for less than "

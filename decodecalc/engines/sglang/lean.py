@@ -80,21 +80,29 @@ class LeanLaunch:
     parts: IntArray
     most_parts: IntArray
 
-    def ranges(self, n: int, first_key: Any, keys: Any) -> list[list[KeyRange]]:
-        """Key ranges of each request's parts in the first row of step n."""
+    def ranges(self, n: int, first_key: Any, keys: Any, counts: IntArray, branches: int) -> list[list[KeyRange]]:
+        """Key ranges of each request's parts in the first row of step n, equal requests one after another: each of
+        them is cut in other places."""
         r = self.parts.shape[1]
-        run, full = at(self.run_tiles, n), at(self.full_runs, n)
         out = []
-        for first, length, tile0 in zip(row(first_key, n, r), row(keys, n, r), row(self.first_tile, n, r)):
-            last = tile0 + cdiv(length, self.tile_keys)
-            cuts, tile = [tile0], tile0
-            while tile < last:
-                block = int(_run_of(np.int64(tile), np.int64(run), np.int64(full)))
-                tile = min(last, (block + 1) * run if block < full else full * run + (block + 1 - full) * (run - 1))
-                cuts.append(tile)
-            edges = [first + min((c - tile0) * self.tile_keys, length) for c in cuts]
-            out.append(list(itertools.pairwise(edges)))
+        columns = (row(first_key, n, r), row(keys, n, r), row(self.first_tile, n, r), counts[n].tolist())
+        for first, length, tile0, count in zip(*columns):
+            tiles = cdiv(length, self.tile_keys)
+            for start in range(tile0, tile0 + count * tiles * branches, max(tiles * branches, 1)):
+                cuts = self._cuts(n, start, start + tiles)
+                edges = [first + min((c - start) * self.tile_keys, length) for c in cuts]
+                out.append(list(itertools.pairwise(edges)))
         return out
+
+    def _cuts(self, n: int, start: int, end: int) -> list[int]:
+        """Tiles at which the blocks' runs of step n cut those from `start` to `end`, both included."""
+        run, full = at(self.run_tiles, n), at(self.full_runs, n)
+        cuts, tile = [start], start
+        while tile < end:
+            block = int(_run_of(np.int64(tile), np.int64(run), np.int64(full)))
+            tile = min(end, (block + 1) * run if block < full else full * run + (block + 1 - full) * (run - 1))
+            cuts.append(tile)
+        return cuts
 
 
 def _run_of(tile: Any, run: Any, full: Any) -> Any:

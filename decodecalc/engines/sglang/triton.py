@@ -45,6 +45,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
 from decodecalc.launch.plan import OWNER_BLOCK, KeyRange, KeyRanges
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNTS, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -89,6 +90,13 @@ class SglangTriton(Policy):
     title = "SGLang, Triton backend"
     word_for_split = "kv split"
     split_flag = "--triton-attention-num-kv-splits"
+    traits = Traits(
+        server_names=("triton",),
+        split_setting=SplitSetting("--triton-attention-num-kv-splits {splits}", "max_kv_splits_arg"),
+        invariant_option=("deterministic", True),
+        schedules_once_a_step=True,  # get_num_kv_splits runs in init_forward_metadata, before the first layer
+        partition=Partition(rule=COUNTS, unit_keys=32),  # MIN_BLOCK_KV of decode_attention.py
+    )
     options_type = SglangOptions
     rule = (
         "cap = 8 (16 on AMD; MLA: max(cap, min(np2(SMs), np2(ceil(context / 32)))); fixed tile: ceil(context / tile)). "
@@ -344,7 +352,7 @@ class SglangStep:
 
         def ranges(n: int) -> Sequence[list[KeyRange]]:
             if at(on, n):
-                return schedule.ranges(n, first, keys)
+                return schedule.ranges(n, first, keys, self.batches.counts, self.topk)
             r = keys.shape[1]
             ends = self.batches.seq_lens + self.step
             return regular(n) if regular else KeyRanges(

@@ -16,8 +16,10 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
+from decodecalc.launch.coverage import s_star
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -40,6 +42,7 @@ class FlashDecoding(Policy):
     title = "FlashDecoding, as the textbook has it"
     versions = (PolicyVersion("2023", "Flash-Decoding for long-context inference (2023): the rule in words"),)
     options_type = FlashDecodingOptions
+    traits = Traits(by_hand_option="num_splits", partition=Partition(rule=COUNT))
     rule = "S = min(ceil(SMs / unsplit blocks), ceil(longest / tile)); every slice ceil(ceil(L / tile) / S) tiles"
 
     def launches(
@@ -60,8 +63,8 @@ class FlashDecoding(Policy):
         unsplit = batches.total(columns * has_keys)
         first = visible_start(batches, geo.window) // tile * tile
         keys = batches.seq_lens - first
-        s_star = cdiv(gpu.sm_count, np.maximum(unsplit, 1))
-        wanted = s_star if options.num_splits is None else np.full_like(s_star, options.num_splits)
+        covering = s_star(gpu.sm_count, unsplit)
+        wanted = covering if options.num_splits is None else np.full_like(covering, options.num_splits)
         count = np.maximum(np.minimum(wanted, cdiv(batches.largest(keys), tile)), 1)
         split_keys = np.maximum(cdiv(cdiv(keys, tile), count[:, None]), 1) * tile
         live = cdiv(keys, split_keys)
@@ -108,7 +111,7 @@ class FlashDecoding(Policy):
                     "split",
                     is_split,
                     lambda n: (
-                        f"S* = ceil({gpu.sm_count} SMs / {at(unsplit, n)} blocks) = {at(s_star, n)}, capped at "
+                        f"S* = ceil({gpu.sm_count} SMs / {at(unsplit, n)} blocks) = {at(covering, n)}, capped at "
                         f"{at(cdiv(batches.largest(keys), tile), n)} tiles: S = {at(count, n)}"
                     ),
                 ),

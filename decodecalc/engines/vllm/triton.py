@@ -22,6 +22,7 @@ from decodecalc.intmath import IntArray, cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -96,6 +97,12 @@ class VllmTriton(Policy):
         "grid (tokens // BLOCK_Q + requests, KV heads[, segments])"
     )
     split_flag = "VLLM_BATCH_INVARIANT=1 (never splits)"
+    traits = Traits(
+        server_names=("TRITON_ATTN",),
+        invariant_option=("batch_invariant", True),
+        time_kernels=("vllm-triton-2d", "vllm-triton-3d"),
+        partition=Partition(rule=COUNT, pads_grid=True),
+    )
 
     def launches(
         self,

@@ -26,6 +26,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -134,6 +135,11 @@ class VllmTritonMla(Policy):
         "grid (query tokens, ceil(heads / 16), splits); a split is ceil(L / splits) keys"
     )
     split_flag = "VLLM_BATCH_INVARIANT=1 (one split)"
+    traits = Traits(
+        server_names=("TRITON_MLA",),
+        invariant_option=("batch_invariant", True),
+        partition=Partition(rule=COUNT, unit_keys=1),
+    )
 
     def launches(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from decodecalc.analysis.traffic import PARTIAL_BYTES, traffic
-from decodecalc.cost.tuning import STATE_SCALARS
+from decodecalc.cost.own_launch import STATE_SCALARS
 from decodecalc.verify.claims.claim import FAIL, PASS, Finding, Quantity, exact, skip
 from decodecalc.verify.run.execution import predicted_kernels
 from decodecalc.verify.run.trial import Trial

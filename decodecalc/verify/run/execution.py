@@ -1,9 +1,9 @@
 """How the bundled kernel runs any policy's plan, and what it will then launch.
 
-Of a policy's rule the kernel is given as little as possible: the split count and its unit (vLLM, FlashAttention-2, the
-textbook), a count per request (SGLang, FlashAttention-3), or, for any other regular rule, the keys of one split per
-request. Which splits are live, where each begins and ends, and which blocks exit are worked out on the device from the
-lengths; that is what makes them an observation.
+Of a policy's rule the kernel is given as little as its traits allow (`Partition`): the split count and its unit, a
+count per request, one size for the batch, or, for any other regular rule, the keys of one split per request. Which
+splits are live, where each begins and ends, and which blocks exit are worked out on the device from the lengths; that
+is what makes them an observation.
 
 Tile, warps and stages are the bundled kernel's own (what the time model calls its default variant), rows the engine's.
 """
@@ -13,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from decodecalc.engines.registry import traits_of
 from decodecalc.intmath import cdiv, next_power_of_2
 from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.traits import COUNT, COUNTS, IRREGULAR, SIZE, Partition
 
 if TYPE_CHECKING:
     from decodecalc.cost import Calibration
@@ -23,17 +25,6 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 
 CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what the kernel reads
-# Engines whose rule is "S splits, each a whole number of units": unit in keys, from the plan. Sources: the policies.
-_COUNT_UNIT_IS_TILE = ("vllm-triton", "flash-attention-2", "flash-decoding")
-_COUNT_UNIT_IS_KEY = ("vllm-triton-mla",)
-# A count per request, in units of: SGLang MIN_BLOCK_KV = 32 (decode_attention.py), FlashAttention-3 its tile.
-_COUNTS_UNIT = {"sglang-triton": 32}
-_COUNTS_UNIT_IS_TILE = ("flash-attention-3",)
-# One size for the whole batch.
-_SIZE = ("flashinfer",)
-MAX_ACCUMULATOR = 16384  # rows x value width of one block at four warps: fp32 sums in 128 registers of each thread
-MAX_WARPS = 8
-SHARED_SHARE = 0.9  # of a block's shared memory for keys and values; queries and weights need the rest
 
 
 @dataclass(frozen=True)
@@ -110,8 +101,8 @@ def _unsupported(plan: LaunchPlan, tuning: Tuning) -> str:
         return "requests without keys or query tokens are not verified"
     if min(n - q for n, q in zip(plan.batch.seq_lens, plan.batch.q_lens)) < 0:
         return "a request has fewer keys than query tokens"
-    if plan.engine == "flashmla" and plan.is_split:
-        return "FlashMLA cuts at places that follow no per-request size; the bundled kernel cuts equal splits"
+    if _partition(plan).rule == IRREGULAR and plan.is_split:
+        return f"{plan.engine} cuts at places that follow no per-request size; the bundled kernel cuts equal splits"
     if plan.is_split and plan.splits.interleave_keys is not None:
         return "this engine deals tiles to its splits in turn; the bundled kernel cuts contiguous splits"
     if geo.window is None:
@@ -121,6 +112,13 @@ def _unsupported(plan: LaunchPlan, tuning: Tuning) -> str:
     if _skips_tiles(plan) and _exact_tile(plan, tuning) != plan.tile_keys:
         return f"a window is skipped in whole tiles, and {plan.tile_keys} keys are no tile that the kernel can hold"
     return ""
+
+
+def _partition(plan: LaunchPlan) -> Partition:
+    """How the kernel is told the plan's cuts: by the engine's rule, or that of the engine whose splits the bundled
+    kernel borrows."""
+    borrowed = getattr(plan.options, "split_policy", None)
+    return Partition() if borrowed else traits_of(plan.engine).partition
 
 
 def _first_keys(plan: LaunchPlan) -> list[int]:
@@ -155,7 +153,9 @@ def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
     as_read = _window_as_read(plan)
     window = plan.geometry.window if as_read is None else as_read
     shape["window_partition"] = "full" if as_read is None else "window"
-    name, launched, requested = plan.engine, plan.splits.launched, plan.splits.requested
+    launched, requested = plan.splits.launched, plan.splits.requested
+    partition = _partition(plan)
+    unit = partition.unit_keys or plan.tile_keys
     values: tuple[int, ...] | None = None
     if not plan.is_split:
         config, rule = LaunchConfig(**shape), "unsplit"
@@ -163,16 +163,14 @@ def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
         longest = plan.batch.max_seq_len
         config = LaunchConfig(num_splits=1, split_rule="size", split_value=longest, **shape)
         rule = "one split, merged"
-    elif name in _COUNT_UNIT_IS_TILE or name in _COUNT_UNIT_IS_KEY:
-        unit = 1 if name in _COUNT_UNIT_IS_KEY else plan.tile_keys
+    elif partition.rule == COUNT:
         count = requested[0]
         config = LaunchConfig(num_splits=launched, split_rule="count", split_value=count, split_unit=unit, **shape)
         rule = f"{count} splits of whole {unit}-key units"
-    elif name in _COUNTS_UNIT or name in _COUNTS_UNIT_IS_TILE:
-        unit = _COUNTS_UNIT.get(name, plan.tile_keys)
+    elif partition.rule == COUNTS:
         config, values = LaunchConfig.per_request_counts(launched, unit=unit, **shape), requested
         rule = f"a split count per request, {unit}-key units"
-    elif name in _SIZE or (name == BUNDLED and plan.options.split_policy is None):
+    elif partition.rule == SIZE:
         # The longest request shows the size; any size from a request's length on cuts it the same way.
         size = max(end - start for ranges in plan.splits.keys for start, end in ranges[:1])
         config = LaunchConfig(num_splits=launched, split_rule="size", split_value=size, **shape)
@@ -185,7 +183,7 @@ def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
 
 def _timed_shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
     """The bundled kernel's own rows, tile and grid, as the time model assumes them under any rule."""
-    from decodecalc.cost.tuning import row_block
+    from decodecalc.cost.own_launch import row_block
 
     rows = row_block(plan.geometry, plan.batch.max_q_len)
     shape = _shape(plan, tuning, rows, min(rows, plan.batch.max_q_len * plan.geometry.group), tuning.tile_keys)
@@ -194,16 +192,14 @@ def _timed_shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
 
 def _shape(plan: LaunchPlan, tuning: Tuning, rows: int, rows_used: int, tile: int) -> dict[str, Any]:
     """Tile, rows, warps and idle rows. Rows beyond the queries' are left out: the same blocks, less padding."""
-    width = next_power_of_2(plan.geometry.v_dim)
-    warps = tuning.warps
-    while warps < MAX_WARPS and rows * width > MAX_ACCUMULATOR * warps // 4:
-        warps *= 2
+    from decodecalc.cost.launcher import stages_that_fit, warps_that_hold
+
     return {
         "tile_keys": tile,
         "rows": rows,
         "rows_used": rows_used,
-        "warps": warps,
-        "stages": _stages_that_fit(plan, tile, tuning.stages),
+        "warps": warps_that_hold(rows, plan.geometry.v_dim, tuning.warps),
+        "stages": stages_that_fit(plan.geometry, plan.kv, plan.gpu, tile, tuning.stages),
         "idle_requests": _idle_requests(plan),
         **_merge(plan),
     }
@@ -218,23 +214,14 @@ def _merge(plan: LaunchPlan) -> dict[str, Any]:
     return shape
 
 
-def _stages_that_fit(plan: LaunchPlan, tile_keys: int, stages: int) -> int:
-    """Loads in flight that shared memory holds: a variant of another width may be too large for this one."""
-    most = plan.gpu.max_smem_bytes_per_block
-    if most is None:
-        return stages
-    tile_bytes = tile_keys * plan.kv.bytes_per_key(plan.geometry) / plan.geometry.kv_heads
-    return max(1, min(stages, int(SHARED_SHARE * most // tile_bytes)))
-
-
 def row_blocks(plan: LaunchPlan) -> int:
     """Row blocks of the request with most query tokens."""
     return max(plan.blocks_per_split) // plan.geometry.kv_heads
 
 
 def _idle_requests(plan: LaunchPlan) -> int:
-    """Grid rows that the engine launches beyond the requests (padding of vLLM's query-block axis)."""
-    if plan.engine != "vllm-triton":
+    """Grid rows that the engine launches beyond the requests, as padding."""
+    if not _partition(plan).pads_grid:
         return 0
     return max(0, plan.stage1.grid[0] // row_blocks(plan) - plan.batch.size)
 

@@ -16,7 +16,6 @@ from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup, load_model
-from decodecalc.scenario import effective_batch
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -46,7 +45,7 @@ class Scenario:
     @property
     def seen_batch(self) -> Batch:
         """The batch as the layer's kernel sees it (chunked layers see less)."""
-        return effective_batch(self.layer_group, self.batch)
+        return self.layer_group.seen_batch(self.batch)
 
     @property
     def id(self) -> str:
@@ -177,19 +176,15 @@ def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | 
 
     `options` reach the engines that have them; one that no engine has is an error.
     """
-    from dataclasses import fields
-
     from decodecalc.engines.registry import load_policies
 
     given = dict(options or {})
-    out, known = [], set()
+    out: list[Case] = []
+    known: set[str] = set()
     for scenario in scenarios:
         for policy, version in load_policies(scenario.engines):
-            own = {f.name for f in fields(policy.options_type)}
-            known |= own
-            chosen = {name: value for name, value in {**scenario.options, **given}.items() if name in own}
-            if scenario.model_kv_heads is not None and "model_kv_heads" in own:
-                chosen.setdefault("model_kv_heads", scenario.model_kv_heads)
+            known.update(policy.option_names())
+            chosen = policy.own_options({**scenario.options, **given}, scenario.model_kv_heads)
             release = policy.version(version).name
             try:
                 plan = policy.plan(scenario.geometry, scenario.seen_batch, scenario.kv, gpu, chosen, version)
