@@ -54,6 +54,8 @@ ENTRIES = (
     Entry("paged-attention-v2", "engines.vllm.paged_attention"),
     Entry("rocm-paged", "engines.vllm.rocm_paged", devices=AMD),
     Entry("aiter-unified", "engines.aiter.unified", devices=AMD),
+    Entry("aiter-pa-decode", "engines.aiter.pa_decode", devices=AMD),
+    Entry("aiter-mla", "engines.aiter.mla", mla_only=True, devices=AMD),
     Entry("flash-decoding", "engines.textbook.flash_decoding"),
     Entry("flex-decoding", "engines.flex.decoding"),
     Entry("tensorrt-llm-xqa", "engines.tensorrt_llm.xqa"),
