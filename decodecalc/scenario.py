@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import engine_names, load_policies, out_of_scope
-from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.engines.registry import engine_names, load_policies, out_of_scope, with_sparse_engines
+from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.launch.policy import Policy
@@ -78,7 +78,10 @@ class Scenarios:
     def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
         """One plan. GateError when the engine refuses the scenario."""
         seen = effective_batch(group, batch)
-        return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
+        try:
+            return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
+        except GateError as refused:
+            raise with_sparse_engines(refused) from None
 
     def plans(self) -> Iterator[Planned | Refusal]:
         """Every combination, in the order layer group, batch, engine.
@@ -109,20 +112,15 @@ class Scenarios:
             raise InputError("no chosen engine runs this: " + "; ".join(list(reasons)[:3]))
 
 
-def shortens(group: LayerGroup) -> bool:
-    """Whether the layer's kernel sees fewer keys than the sequence has, its window aside."""
-    return bool(group.chunk or group.compress_ratio or group.topk)
-
-
 def effective_batch(group: LayerGroup, batch: Batch) -> Batch:
-    """The batch as the layer's kernel sees it: chunked, compressed or top-k attention shortens every request.
+    """The batch as the layer's kernel sees it: chunked attention shortens every request, a sparse layer gathers a list.
 
-    vLLM does this by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
+    vLLM does the first by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
     make_local_attention_virtual_batches); a decode token only touches the last chunk.
     """
-    if not shortens(group):
-        return batch
-    return Batch([group.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
+    if group.chunk is not None:
+        return Batch([group.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
+    return batch.seen_by(group.geometry)
 
 
 def make_scenarios(

@@ -25,6 +25,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -65,6 +66,7 @@ class Bundled(Policy):
     options_type = BundledOptions
     rule = "one split length for the batch, a whole number of tiles, the one the time model finds fastest (S_opt)"
     split_flag = "num_splits"
+    traits = Traits(sparse=True)  # a gathered list is a block table with pages of one key
 
     def launches(
         self,
@@ -235,7 +237,7 @@ def _others_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options:
     ((policy, version),) = load_policies([options.split_policy or ""])
     if policy.name == Bundled.name:
         raise InputError("bundled: split_policy names another engine, not bundled itself")
-    found = policy.launches(geo, batches, kv, gpu, policy.options_type(), policy.version(version))
+    _, found = policy.on_layer(geo, batches, kv, gpu, policy.options_type(), policy.version(version))
     variants = tuned_variants(load_calibration(gpu=gpu), geo, kv, int(batches.max_q_len.max(initial=1)))
     variant = _matching(variants, options)[0]
     shape, n = batches.seq_lens.shape, batches.n

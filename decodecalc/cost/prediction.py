@@ -357,5 +357,5 @@ def predict_policy(
     """`predict_arrays` for a policy by its own array rule; `how` as there."""
     chosen = policy.version(version)
     opts = policy.options_type.from_mapping(policy.name, options or {})
-    found = policy.launches(geo, batches, kv, gpu, opts, chosen)
-    return predict_arrays(policy.name, geo, batches, kv, gpu, found, options=opts, **how)
+    seen, found = policy.on_layer(geo, batches, kv, gpu, opts, chosen)
+    return predict_arrays(policy.name, geo, seen, kv, gpu, found, options=opts, **how)

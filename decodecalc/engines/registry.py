@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from decodecalc.errors import UnknownNameError
+from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.launch.policy import Policy
 
 if TYPE_CHECKING:
@@ -87,6 +87,18 @@ def load_policy(name: str) -> Policy:
     policies = getattr(module, "POLICIES", None)
     found: Policy = policies[name] if policies else module.POLICY
     return found
+
+
+def sparse_engines() -> tuple[str, ...]:
+    """Engines that plan sparse layers, which gather their keys by a list. Loads every engine's module."""
+    return tuple(name for name in engine_names() if load_policy(name).traits.sparse)
+
+
+def with_sparse_engines(refused: GateError) -> GateError:
+    """The refusal of a sparse layer, with the engines that plan it; any other refusal as it is."""
+    if refused.code != "sparse_layer":
+        return refused
+    return GateError(f"{refused}; engines that plan it: {', '.join(sparse_engines())}", refused.code)
 
 
 def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[str, str] | None:

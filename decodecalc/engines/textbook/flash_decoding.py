@@ -18,6 +18,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -40,6 +41,7 @@ class FlashDecoding(Policy):
     title = "FlashDecoding, as the textbook has it"
     versions = (PolicyVersion("2023", "Flash-Decoding for long-context inference (2023): the rule in words"),)
     options_type = FlashDecodingOptions
+    traits = Traits(by_hand_option="num_splits", partition=Partition(rule=COUNT), sparse=True)
     rule = "S = min(ceil(SMs / unsplit blocks), ceil(longest / tile)); every slice ceil(ceil(L / tile) / S) tiles"
 
     def launches(
