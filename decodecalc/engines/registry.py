@@ -50,6 +50,7 @@ ENTRIES = (
     Entry("cutlass-mla", "engines.cutlass.mla", mla_only=True),
     Entry("trtllm-gen", "engines.trtllm_gen.decode", devices=SM100),
     Entry("vllm-triton-mla", "engines.vllm.triton_mla", mla_only=True),
+    Entry("vllm-triton-diffkv", "engines.vllm.triton_diffkv"),
     Entry("paged-attention-v1", "engines.vllm.paged_attention"),
     Entry("paged-attention-v2", "engines.vllm.paged_attention"),
     Entry("rocm-paged", "engines.vllm.rocm_paged", devices=AMD),
