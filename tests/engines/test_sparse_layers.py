@@ -105,6 +105,23 @@ def test_compressed_layers_are_not_cut_twice() -> None:
         assert dc.traffic(found).kv_read_bytes == entries * 1024
 
 
+def test_flashmla_walks_the_layers_list() -> None:
+    """DeepSeek-V3.2's list is walked in its whole width whatever the context; V4's window is a list of its own."""
+    kv, layer = dc.KvCache("fp8", 64), replace(LATENT, gather=DSA)
+    short = dc.plan("flashmla-sparse", layer, dc.Batch([100]), kv=kv)
+    long = dc.plan("flashmla-sparse", layer, dc.Batch([100_000]), kv=kv)
+    assert short.detail.gathered_keys == long.detail.gathered_keys == (2048,)
+    assert dc.plan("flashmla-sparse", LATENT, dc.Batch([2048]), kv=kv).splits.keys == long.splits.keys
+    compressed = Geometry(64, 1, 512, mla=True, gather=Gather(topk=512, compress=4, window=128))
+    found = dc.plan("flashmla-sparse", compressed, dc.Batch([1 << 20]), kv=kv)
+    assert found.detail.gathered_keys == (640,)
+    with pytest.raises(dc.GateError) as refused:
+        dc.plan(
+            "flashmla-sparse", layer, dc.Batch([100]), kv=dc.KvCache("fp8", 64, query_dtype="fp8"), path="dense_fp8"
+        )
+    assert refused.value.code == "sparse_layer"
+
+
 def test_the_command_line_refuses_and_plans_on_request(call: Any) -> None:
     """`grid` exits with 2 and says how to go on; `--as-dense` plans every key and warns."""
     words = ["grid", "--model", "deepseek-v3.2", "--tp", "8", "--engine", "vllm-triton-mla", "-c", "32k"]

@@ -159,8 +159,8 @@ def check_start_up(geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOpti
         raise GateError(f"{refuse}MLA models take another backend; see vllm-triton-mla", "mla")
     if geo.v_dim != geo.head_dim:
         raise GateError(
-            f"vllm-triton: keys ({geo.head_dim}) and values ({geo.v_dim}) must be equally wide; vLLM takes another backend "
-            f"for such a layer, from 0.24 on this one's fork: see vllm-triton-diffkv",
+            f"vllm-triton: keys ({geo.head_dim}) and values ({geo.v_dim}) must be equally wide; vLLM takes another "
+            f"backend for such a layer, from 0.24 on this one's fork: see vllm-triton-diffkv",
             "head_dim_v",
         )
     if geo.head_dim < MIN_HEAD_DIM:
