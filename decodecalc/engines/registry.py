@@ -31,6 +31,8 @@ class Entry:
     """The module below `decodecalc` that holds `POLICY` (or `POLICIES`, by name, where two share one file)."""
     mla_only: bool = False
     """Whether it serves MLA layers only."""
+    different_widths_only: bool = False
+    """Whether servers take it only for layers whose keys and values differ in width."""
     devices: str | None = None
     """AMD or SM100 where it runs on no other device; None for NVIDIA devices in general."""
 
@@ -50,7 +52,7 @@ ENTRIES = (
     Entry("cutlass-mla", "engines.cutlass.mla", mla_only=True),
     Entry("trtllm-gen", "engines.trtllm_gen.decode", devices=SM100),
     Entry("vllm-triton-mla", "engines.vllm.triton_mla", mla_only=True),
-    Entry("vllm-triton-diffkv", "engines.vllm.triton_diffkv"),
+    Entry("vllm-triton-diffkv", "engines.vllm.triton_diffkv", different_widths_only=True),
     Entry("paged-attention-v1", "engines.vllm.paged_attention"),
     Entry("paged-attention-v2", "engines.vllm.paged_attention"),
     Entry("rocm-paged", "engines.vllm.rocm_paged", devices=AMD),
@@ -112,6 +114,8 @@ def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[s
         return "not_sm100", f"a kernel for SM100 and SM103; {gpu.label} is neither"
     if entry.mla_only and not any(geometry.mla for geometry in geometries):
         return "not_mla", "serves MLA layers only (one latent per key that is both key and value)"
+    if entry.different_widths_only and not any(g.v_dim != g.head_dim and not g.mla for g in geometries):
+        return "equal_widths", "serves layers whose keys and values differ in width"
     return None
 
 

@@ -56,6 +56,14 @@ def test_batch_invariant_mode_never_splits():
     assert (found.path, found.determinism) == ("2d", "invariant")
 
 
+def test_all_engines_leave_it_out_where_widths_are_equal(call):
+    """vLLM takes this backend for layers of two widths only, so `all` shows it for those."""
+    two = call("grid", "--model", "mimo-v2-flash", "--engine", "all", "--format", "json")
+    one = call("grid", "--model", "llama3-8b", "--engine", "all", "--format", "json")
+    assert "vllm-triton-diffkv" in {row["engine"] for row in two.rows if row["grid"]}
+    assert "vllm-triton-diffkv" not in {row["engine"] for row in one.rows if row["grid"]}
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [
