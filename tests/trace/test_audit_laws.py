@@ -46,6 +46,11 @@ ENGINES: list[tuple[str, dc.Geometry, str, dict[str, Any], int]] = [
     ("paged-attention-v2", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
     ("rocm-paged", dc.Geometry(32, 8, 128), "mi300x", {}, 16),
     ("aiter-unified", dc.Geometry(64, 8, 64), "mi300x", {}, 16),
+    ("aiter-pa-decode", dc.Geometry(64, 8, 128), "mi300x", {}, 16),
+    ("aiter-pa-decode", dc.Geometry(64, 8, 128), "mi300x", {"ps": "no"}, 16),
+    ("aiter-mla", MLA, "mi300x", {}, 1),
+    ("aiter-mla", MLA, "mi300x", {"mode": "split_kv"}, 1),
+    ("vllm-triton-diffkv", dc.Geometry(64, 4, 192, 128), "h200-sxm", {}, 16),
 ]
 DEVICES = {
     "h200-sxm": {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150109880320, "computeMajor": 9, "computeMinor": 0,
@@ -165,5 +170,4 @@ def test_every_modelled_engine_with_a_kernel_of_its_own_is_covered() -> None:
     """The list above holds all engines that a trace can show."""
     shown = {load_policy(e[0].partition("@")[0]).name for e in ENGINES}
     not_in_traces = {"flash-decoding", "bundled", "flex-decoding"}  # a textbook, our own, and names of torch's choosing
-    not_in_traces |= {"aiter-pa-decode", "aiter-mla", "vllm-triton-diffkv"}  # no trace with their kernels was seen yet
     assert shown == set(dc.engine_names()) - not_in_traces
