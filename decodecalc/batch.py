@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decodecalc.errors import InputError
-from decodecalc.geometry import check_count
+from decodecalc.geometry import Geometry, check_count
 from decodecalc.values import Shown
 
 MAX_REQUESTS = 1 << 20
@@ -22,12 +22,18 @@ class Batch(Shown):
     (2560, 2560)
     >>> Batch([128, 8192]).max_seq_len
     8192
+
+    A sparse layer's kernel sees lists of gathered entries instead of sequences: `seq_lens` then counts those, and
+    `contexts` the keys of the sequences (`seen_by` makes such a batch).
     """
 
     seq_lens: tuple[int, ...]
     q_lens: tuple[int, ...]
+    contexts: tuple[int, ...] | None
 
-    def __init__(self, seq_lens: Iterable[int], q_lens: int | Sequence[int] = 1) -> None:
+    def __init__(
+        self, seq_lens: Iterable[int], q_lens: int | Sequence[int] = 1, contexts: Iterable[int] | None = None
+    ) -> None:
         try:
             lens = tuple(check_count("seq_lens", n, low=0, high=MAX_KEYS) for n in seq_lens)
         except TypeError:
@@ -42,6 +48,19 @@ class Batch(Shown):
             raise InputError(f"q_lens has {len(qs)} entries for {len(lens)} requests: give one number or one each")
         object.__setattr__(self, "seq_lens", lens)
         object.__setattr__(self, "q_lens", qs)
+        object.__setattr__(self, "contexts", None if contexts is None else tuple(contexts))
+
+    def seen_by(self, geometry: Geometry) -> Batch:
+        """The batch as the kernel of such a layer sees it: a sparse layer's has a list of entries for each request.
+
+        >>> from decodecalc.geometry import Gather
+        >>> Batch([5000]).seen_by(Geometry(16, 1, 576, 512, mla=True, gather=Gather(topk=2048))).seq_lens
+        (2048,)
+        """
+        gather = geometry.gather
+        if gather is None or self.contexts is not None:
+            return self
+        return Batch([gather.keys(n) for n in self.seq_lens], self.q_lens, self.seq_lens)
 
     @classmethod
     def uniform(cls, batch: int = 1, context: int = 2560, q_len: int = 1) -> Batch:
@@ -81,4 +100,5 @@ class Batch(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"seq_lens": list(self.seq_lens), "q_lens": list(self.q_lens)}
+        out = {"seq_lens": list(self.seq_lens), "q_lens": list(self.q_lens)}
+        return out if self.contexts is None else {**out, "contexts": list(self.contexts)}

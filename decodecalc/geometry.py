@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from decodecalc.errors import InputError
@@ -22,6 +22,96 @@ def check_count(name: str, value: Any, low: int = 1, high: int = 1 << 40) -> int
     return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """What scores the keys of a sparse layer: query heads against one cached key vector per entry (or a few)."""
+
+    heads: int
+    """Query heads of the indexer."""
+    head_dim: int
+    """Width of an index key."""
+    key_heads: int = 1
+    """Index keys that an entry has; the query heads share them."""
+    keys_per_entry: int = 1
+    """Keys of the sequence behind one index entry, where they are pooled or compressed."""
+    dtype: str = "fp8"
+    """Element type of an index key."""
+    scale_bytes: int = 4
+    """Bytes of the scales that are stored beside one index key."""
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim", "key_heads", "keys_per_entry"):
+            object.__setattr__(self, name, check_count(f"indexer {name}", getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """Which cache entries a query token of a sparse layer reads: those of a list, and the keys just before it.
+
+    The list holds the entries that an indexer selects (or all, where there is none), out of the keys themselves or of a
+    compressed copy of them. Methods take and give ints or NumPy integer arrays.
+
+    >>> Gather(topk=2048).keys(100_000)
+    2048
+    >>> Gather(topk=512, compress=4, window=128).keys(1_048_576)
+    640
+    """
+
+    topk: int | None = None
+    """Entries that are selected at most, in keys or compressed entries; None: every entry."""
+    compress: int | None = None
+    """Keys behind one entry of the compressed copy that the list points into; None: it points at keys."""
+    window: int | None = None
+    """Nearest keys that are read beside the list, the query's own included."""
+    block: int = 1
+    """Entries that are selected together."""
+    tail: bool = False
+    """The last, incomplete block is read beside the selected ones."""
+    per_kv_head: bool = False
+    """Every KV head has a list of its own; else one list serves all heads."""
+    indexer: Indexer | None = None
+    """What selects the entries; None where every entry is read or the list is another layer's."""
+
+    def __post_init__(self) -> None:
+        for name in ("topk", "compress", "window", "block"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_count(f"gather {name}", value))
+
+    def candidates(self, context: Any) -> Any:
+        """Entries that the list is selected from."""
+        return context // self.compress if self.compress else context
+
+    def listed(self, context: Any) -> Any:
+        """Entries of the list that hold a key."""
+        entries = self.candidates(context)
+        if self.topk is None:
+            return entries
+        most = self.topk + entries % self.block if self.tail else self.topk
+        return entries - (entries > most) * (entries - most)
+
+    def near(self, context: Any) -> Any:
+        """Keys that are read beside the list."""
+        if self.window is None:
+            return context * 0
+        return context - (context > self.window) * (context - self.window)
+
+    def keys(self, context: Any) -> Any:
+        """Cache entries that one query token reads: the list's and the nearest keys."""
+        return self.listed(context) + self.near(context)
+
+    def indices(self, context: Any, kv_heads: int = 1) -> Any:
+        """Indices that say which entries they are: one for a block, in every list."""
+        lists = kv_heads if self.per_kv_head else 1
+        return -(-self.listed(context) // self.block) * lists + self.near(context)
+
+    def index_entries(self, context: Any) -> Any:
+        """Index keys that the indexer reads for one request, over all its key heads; 0 without one."""
+        if self.indexer is None:
+            return context * 0
+        return context // self.indexer.keys_per_entry * self.indexer.key_heads
+
+
 @dataclass(frozen=True, slots=True)
 class Geometry(Shown):
     """One attention layer on one rank.
@@ -29,7 +119,8 @@ class Geometry(Shown):
     `head_dim` is the width of a key, `head_dim_v` of a value (they differ for MLA and a few others). With
     `mla` the cache holds one latent of `head_dim` elements per key, and the value is a view of its first
     `head_dim_v`: the latent is read once. `window` counts the keys a query may see, itself included; None is
-    full attention. `sinks` adds one learned logit per query head to the softmax's sum.
+    full attention. `sinks` adds one learned logit per query head to the softmax's sum. `gather` is set for sparse
+    layers: a query reads a list of cache entries, to which no window applies.
 
     >>> Geometry(q_heads=32, kv_heads=8, head_dim=128).group
     4
@@ -43,6 +134,7 @@ class Geometry(Shown):
     sinks: bool = False
     mla: bool = False
     softcap: float | None = None
+    gather: Gather | None = None
 
     def __post_init__(self) -> None:
         for name, high in (("q_heads", MAX_HEADS), ("kv_heads", MAX_HEADS), ("head_dim", MAX_HEAD_DIM)):
@@ -56,6 +148,8 @@ class Geometry(Shown):
                 f"q_heads ({self.q_heads}) must be a multiple of kv_heads ({self.kv_heads}): every KV head serves "
                 f"the same number of query heads"
             )
+        if self.gather is not None and self.window is not None:
+            raise InputError("a gathered list has no window: give the nearest keys as the gather's own window")
         if self.mla and self.head_dim_v > self.head_dim:  # type: ignore[operator]
             raise InputError("an MLA value is a view of its latent: head_dim_v cannot exceed head_dim")
 
@@ -82,6 +176,10 @@ class Geometry(Shown):
     def kv_elements_per_key(self) -> int:
         """Cache elements that one key of one layer takes over all KV heads of this rank."""
         return self.kv_heads * (self.head_dim if self.mla else self.head_dim + self.v_dim)
+
+    def as_dense(self) -> Geometry:
+        """The same layer as if every key were read."""
+        return replace(self, gather=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the derived `group` and `kind`."""

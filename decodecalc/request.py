@@ -7,7 +7,7 @@ request names those that were used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -59,8 +59,13 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
         geometry = Geometry(q_heads, kv_heads, head_dim, values["head_dim_v"], values["window"], mla=values["mla"])
         model = Model("custom", "custom", 1, (LayerGroup("all", 1, geometry),), kv_heads)
     rank = model.shard(tp)
+    groups, warnings = rank.layer_groups, tuple(model.warnings)
+    if values.get("as_dense") and any(group.geometry.gather for group in groups):
+        names = ", ".join(group.name for group in groups if group.geometry.gather)
+        groups = tuple(replace(group, geometry=group.geometry.as_dense()) for group in groups)
+        warnings += (f"{names} layers gather their keys by a list; planned as if they read every key",)
     label = model.name if q_heads is None else f"{geometry.q_heads}/{geometry.kv_heads}/{geometry.head_dim}"
-    return Layers(label, rank.layer_groups, tp, model, rank.model_kv_heads, tuple(model.warnings))
+    return Layers(label, groups, tp, model, rank.model_kv_heads, warnings)
 
 
 def resolve_gpu(name: str | None) -> Gpu:

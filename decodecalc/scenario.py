@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import engine_names, load_policies, out_of_scope
-from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.engines.registry import engine_names, load_policies, out_of_scope, with_sparse_engines
+from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.launch.policy import Policy
@@ -74,7 +74,10 @@ class Scenarios:
     def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
         """One plan. GateError when the engine refuses the scenario."""
         seen = group.seen_batch(batch)
-        return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
+        try:
+            return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
+        except GateError as refused:
+            raise with_sparse_engines(refused) from None
 
     def plans(self) -> Iterator[Planned | Refusal]:
         """Every combination, in the order layer group, batch, engine.

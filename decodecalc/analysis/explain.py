@@ -59,9 +59,25 @@ def _inputs(plan: LaunchPlan) -> list[str]:
         f"key width {g.head_dim}, value width {g.v_dim}{window}; KV {plan.kv.dtype} ({plan.kv.element_bytes:g} B), "
         f"pages of {plan.kv.page_size}",
         f"keys per request: {lens}; query tokens per request: {b.max_q_len}",
+        *_gathered(plan),
         f"{plan.gpu.name}: {plan.gpu.sm_count} SMs"
         + (f", {human_rate(plan.gpu.hbm_bytes_per_s)}" if plan.gpu.hbm_bytes_per_s else ""),
         f"policy: {plan.engine} {plan.version}",
+    ]
+
+
+def _gathered(plan: LaunchPlan) -> list[str]:
+    """What a sparse layer reads, and from what."""
+    gather, contexts = plan.geometry.gather, plan.batch.contexts
+    if gather is None or contexts is None:
+        return []
+    n, moved = max(contexts), traffic(plan)
+    source = f"{gather.candidates(n)} entries of {gather.compress} tokens each" if gather.compress else f"{n} keys"
+    chosen = f"{gather.listed(n)} of {source}" + (f" and the nearest {gather.near(n)} keys" if gather.window else "")
+    return [
+        f"a sparse layer: a query token of the longest request reads {chosen}; its window is part of that",
+        f"index keys read to select them: {human_bytes(moved.indexer_read_bytes)}; the list: "
+        f"{human_bytes(moved.index_list_bytes)}",
     ]
 
 

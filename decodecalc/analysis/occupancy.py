@@ -101,7 +101,7 @@ def first_split_change(
     """
     opts = policy.options_type.from_mapping(policy.name, options)
     steps = Batches.uniform(np.arange(1, limit + 1), context, q_len)
-    found = policy.launches(geo, steps, kv, gpu, opts, policy.version(version))
+    _, found = policy.on_layer(geo, steps, kv, gpu, opts, policy.version(version))
     split = np.broadcast_to(np.asarray(found.is_split), (limit,))
     changed = np.flatnonzero(split != split[0])
     return int(changed[0]) + 1 if len(changed) else None

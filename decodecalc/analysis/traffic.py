@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from decodecalc.geometry import Geometry
-from decodecalc.kvcache import KvCache
+from decodecalc.kvcache import DTYPE_BYTES, KvCache
 from decodecalc.launch.arrays import Batches, Launches
 from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.values import Shown
 
+INDEX_BYTES = 4  # an index of a gathered list: int32
 PARTIAL_BYTES = 4  # one of `state_values`: fp32; policies count 16-bit partial outputs as half a value
 
 
@@ -29,7 +30,9 @@ class Traffic(Shown):
     Fields are ints and floats from `traffic`, [N] arrays from `traffic_arrays`: one set of formulas serves both.
 
     partial_state_bytes: one partial state of one (token, query head, split). merge_worthwhile: the partial traffic
-    is at most `WORTHWHILE_SHARE` of the KV bytes.
+    is at most `WORTHWHILE_SHARE` of the KV bytes. indexer_read_bytes: index keys of the whole sequence that a sparse
+    layer's indexer scores, once for a request; its queries and the scores are not counted. index_list_bytes: the list
+    that it leaves, as int32 indices, read once. Each query token has a list of its own: their keys count as different.
     """
 
     kv_read_bytes: Any
@@ -46,15 +49,22 @@ class Traffic(Shown):
     query_bytes: Any
     output_bytes: Any
     merge_worthwhile: Any
+    indexer_read_bytes: Any = 0
+    index_list_bytes: Any = 0
+
+    @property
+    def cache_read_bytes(self) -> Any:
+        """What a layer reads to attend: keys and values and, of a sparse layer, the index keys and the list."""
+        return self.kv_read_bytes + self.indexer_read_bytes + self.index_list_bytes
 
     @property
     def total_bytes(self) -> Any:
-        """Useful KV, partial states both ways, queries and output."""
-        return self.kv_read_bytes + self.partial_traffic_bytes + self.query_bytes + self.output_bytes
+        """Useful KV, a sparse layer's index keys and list, partial states both ways, queries and output."""
+        return self.cache_read_bytes + self.partial_traffic_bytes + self.query_bytes + self.output_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the total."""
-        return {**asdict(self), "total_bytes": self.total_bytes}
+        """Plain values, with the sums."""
+        return {**asdict(self), "cache_read_bytes": self.cache_read_bytes, "total_bytes": self.total_bytes}
 
 
 # Above this share of the KV bytes, splitting moves so much state that fewer splits deserve a look. A convention of this
@@ -72,16 +82,38 @@ def visible_keys(length: Any, q_len: Any, window: int | None) -> Any:
     return length if window is None else min(length, window + q_len - 1)
 
 
+def sparse_counts(geo: Geometry, context: Any, q_len: Any) -> tuple[Any, Any, Any]:
+    """(useful cache entries, index keys, indices) of a request with `context` keys; numbers or arrays.
+
+    Each query token has a list of its own, of at most the entries that there are; the nearest keys are shared.
+    """
+    gather = geo.gather
+    if gather is None:
+        useful = visible_keys(context, q_len, geo.window)
+        return useful, useful * 0, useful * 0
+    asks = (q_len > 0) * 1
+    there, listed = gather.candidates(context), gather.listed(context) * q_len
+    near = gather.near(context)
+    if gather.window is not None:
+        near = near + (context - near > q_len - 1) * (q_len - 1) + (context - near <= q_len - 1) * (context - near)
+    useful = (listed - (listed > there) * (listed - there) + near) * asks
+    return useful, gather.index_entries(context) * asks, gather.indices(context, geo.kv_heads) * q_len
+
+
 def traffic(plan: LaunchPlan) -> Traffic:
     """Bytes moved by this plan. Element sizes come from the plan's cache and query types; output is as wide as Q."""
     check_plan(plan)
     geo, batch = plan.geometry, plan.batch
     live = sum(s * q for s, q in zip(plan.partial_splits, batch.q_lens))
     per_request = batch.query_tokens * geo.q_heads * plan.splits.launched if plan.is_split else 0
+    contexts = batch.contexts or batch.seq_lens
+    sparse = [sparse_counts(geo, n, q) for n, q in zip(contexts, batch.q_lens)]
     return _traffic(
         geo,
         plan.kv,
-        useful_keys=sum(visible_keys(n, q, geo.window) for n, q in zip(batch.seq_lens, batch.q_lens)),
+        useful_keys=sum(useful for useful, _, _ in sparse),
+        index_entries=sum(entries for _, entries, _ in sparse),
+        indices=sum(count for _, _, count in sparse),
         asked_keys=sum(k * b for k, b in zip(plan.keys_read, plan.blocks_per_split)),
         tokens=batch.query_tokens,
         live_states=live * geo.q_heads,
@@ -94,10 +126,14 @@ def traffic_arrays(geo: Geometry, kv: KvCache, batches: Batches, found: Launches
     """The same for every step of a whole-array launch: each field is an [N] array (or a number where all agree)."""
     read = batches.seq_lens if found.keys_read is None else found.keys_read
     per_request = found.is_split * batches.query_tokens * geo.q_heads * found.launched
+    contexts = batches.seq_lens if batches.contexts is None else batches.contexts
+    useful, entries, indices = sparse_counts(geo, contexts, batches.q_lens)
     return _traffic(
         geo,
         kv,
-        useful_keys=batches.total(visible_keys(batches.seq_lens, batches.q_lens, geo.window)),
+        useful_keys=batches.total(useful),
+        index_entries=0 if geo.gather is None else batches.total(entries),
+        indices=0 if geo.gather is None else batches.total(indices),
         asked_keys=batches.total(read * found.blocks_per_split),
         tokens=batches.query_tokens,
         live_states=batches.total(found.partials() * batches.q_lens) * geo.q_heads,
@@ -111,6 +147,8 @@ def _traffic(
     kv: KvCache,
     *,
     useful_keys: Any,
+    index_entries: Any,
+    indices: Any,
     asked_keys: Any,
     tokens: Any,
     live_states: Any,
@@ -138,7 +176,14 @@ def _traffic(
         query_bytes=whole(tokens * geo.q_heads * geo.head_dim * kv.query_element_bytes),
         output_bytes=tokens * geo.q_heads * geo.v_dim * output_bytes_per_element(kv),
         merge_worthwhile=moved_share <= WORTHWHILE_SHARE,
+        indexer_read_bytes=whole(index_entries * _index_key_bytes(geo)),
+        index_list_bytes=indices * INDEX_BYTES,
     )
+
+
+def _index_key_bytes(geo: Geometry) -> float:
+    indexer = None if geo.gather is None else geo.gather.indexer
+    return 0.0 if indexer is None else indexer.head_dim * DTYPE_BYTES[indexer.dtype] + indexer.scale_bytes
 
 
 def ratio(a: Any, b: Any) -> Any:

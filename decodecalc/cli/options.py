@@ -30,6 +30,7 @@ layer_options = _stack(
     click.option("--window", type=int, help="Sliding window in keys, the query's own included."),
     click.option("--mla", is_flag=True, help="The cache holds one latent; the value is a view of it."),
     click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel degree."),
+    click.option("--as-dense", is_flag=True, help="Plan sparse layers as if every key were read."),
 )
 cache_options = _stack(
     click.option("--kv-dtype", default="bf16", show_default=True, help="bf16, fp16, fp8, int8, int4, nvfp4, …"),

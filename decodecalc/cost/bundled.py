@@ -79,6 +79,7 @@ class Bundled(Policy):
         split_setting=SplitSetting("num_splits={splits}", "num_splits"),
         by_hand_option="split_keys",
         partition=Partition(rule=SIZE),
+        sparse=True,  # a gathered list is a block table with pages of one key
     )
 
     def launches(
@@ -207,7 +208,7 @@ def _others_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options:
     ((policy, version),) = load_policies([options.split_policy or ""])
     if policy.name == Bundled.name:
         raise InputError("bundled: split_policy names another engine, not bundled itself")
-    theirs = policy.launches(geo, batches, kv, gpu, policy.options_type(), policy.version(version))
+    _, theirs = policy.on_layer(geo, batches, kv, gpu, policy.options_type(), policy.version(version))
     theirs = replace(
         theirs,
         live=np.where(has_work(batches), theirs.live, 0),

@@ -171,7 +171,7 @@ def choose(
     from decodecalc.gpus import load_gpu
     from decodecalc.kvcache import KvCache as Cache
 
-    device, cache = load_gpu(gpu), kv or Cache()
+    device, cache, batch = load_gpu(gpu), kv or Cache(), batch.seen_by(geo)
     known = calibration or load_calibration(gpu=device)
     best = tune(geo, batch, cache, device, known, l2=l2)
     rows = used_rows(geo, batch.max_q_len)

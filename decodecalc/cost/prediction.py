@@ -205,8 +205,8 @@ def predict_policy(
     """`predict_arrays` for a policy by its own array rule; the last four arguments as there."""
     chosen = policy.version(version)
     opts = policy.options_type.from_mapping(policy.name, options or {})
-    found = policy.launches(geo, batches, kv, gpu, opts, chosen)
-    return predict_arrays(policy.name, geo, batches, kv, gpu, found, calibration, kernel=kernel, l2=l2, launch=launch)
+    seen, found = policy.on_layer(geo, batches, kv, gpu, opts, chosen)
+    return predict_arrays(policy.name, geo, seen, kv, gpu, found, calibration, kernel=kernel, l2=l2, launch=launch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import engine_names, load_policies, load_policy, split_version
-from decodecalc.errors import check_type
+from decodecalc.engines.registry import engine_names, load_policies, load_policy, split_version, with_sparse_engines
+from decodecalc.errors import GateError, check_type
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
@@ -28,13 +28,14 @@ def plan(
     *,
     kv: KvCache | None = None,
     gpu: Gpu | str = "h100-sxm",
+    as_dense: bool = False,
     **options: Any,
 ) -> LaunchPlan:
     """The launch that `engine` (`name` or `name@version`) makes for one layer of one decode step.
 
-    kv defaults to bf16 with pages of 16 keys; gpu takes a name too. `options` are the engine's own
-    (`decodecalc engines NAME` lists them). Raises UnknownNameError for names that do not exist, InputError for values
-    that cannot be, GateError for what the engine refuses at start-up.
+    kv defaults to bf16 with pages of 16 keys; gpu takes a name too. as_dense plans a sparse layer as if every key were
+    read. `options` are the engine's own (`decodecalc engines NAME` lists them). Raises UnknownNameError for names that
+    do not exist, InputError for values that cannot be, GateError for what the engine refuses at start-up.
     """
     from decodecalc.gpus import load_gpu
 
@@ -45,4 +46,8 @@ def plan(
         check_type("kv", kv, KvCache, "for example decodecalc.KvCache(dtype='fp8')")
     name, version = split_version(engine)
     device = load_gpu(gpu) if isinstance(gpu, str) else gpu
-    return load_policy(name).plan(geometry, batch, kv or KvCache(), device, options, version)
+    layer = geometry.as_dense() if as_dense else geometry
+    try:
+        return load_policy(name).plan(layer, batch, kv or KvCache(), device, options, version)
+    except GateError as refused:
+        raise with_sparse_engines(refused) from None

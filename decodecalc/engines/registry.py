@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from decodecalc.errors import UnknownNameError
+from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.launch.policy import Policy
 from decodecalc.launch.traits import Traits
 
@@ -32,6 +32,8 @@ class Entry:
     """The module below `decodecalc` that holds `POLICY` (or `POLICIES`, by name, where two share one file)."""
     mla_only: bool = False
     """Whether it serves MLA layers only."""
+    different_widths_only: bool = False
+    """Whether servers take it only for layers whose keys and values differ in width."""
     devices: str | None = None
     """AMD or SM100 where it runs on no other device; None for NVIDIA devices in general."""
 
@@ -51,10 +53,13 @@ ENTRIES = (
     Entry("cutlass-mla", "engines.cutlass.mla", mla_only=True),
     Entry("trtllm-gen", "engines.trtllm_gen.decode", devices=SM100),
     Entry("vllm-triton-mla", "engines.vllm.triton_mla", mla_only=True),
+    Entry("vllm-triton-diffkv", "engines.vllm.triton_diffkv", different_widths_only=True),
     Entry("paged-attention-v1", "engines.vllm.paged_attention"),
     Entry("paged-attention-v2", "engines.vllm.paged_attention"),
     Entry("rocm-paged", "engines.vllm.rocm_paged", devices=AMD),
     Entry("aiter-unified", "engines.aiter.unified", devices=AMD),
+    Entry("aiter-pa-decode", "engines.aiter.pa_decode", devices=AMD),
+    Entry("aiter-mla", "engines.aiter.mla", mla_only=True, devices=AMD),
     Entry("flash-decoding", "engines.textbook.flash_decoding"),
     Entry("flex-decoding", "engines.flex.decoding"),
     Entry("tensorrt-llm-xqa", "engines.tensorrt_llm.xqa"),
@@ -93,6 +98,18 @@ def traits_of(name: str) -> Traits:
     return load_policy(name).traits if name in _BY_NAME else Traits()
 
 
+def sparse_engines() -> tuple[str, ...]:
+    """Engines that plan sparse layers, which gather their keys by a list. Loads every engine's module."""
+    return tuple(name for name in engine_names() if load_policy(name).traits.sparse)
+
+
+def with_sparse_engines(refused: GateError) -> GateError:
+    """The refusal of a sparse layer, with the engines that plan it; any other refusal as it is."""
+    if refused.code != "sparse_layer":
+        return refused
+    return GateError(f"{refused}; engines that plan it: {', '.join(sparse_engines())}", refused.code)
+
+
 def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[str, str] | None:
     """(code, reason) when the engine is not for any of these layers, or not for this GPU's vendor; None when it may
     be."""
@@ -103,6 +120,8 @@ def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[s
         return "not_sm100", f"a kernel for SM100 and SM103; {gpu.label} is neither"
     if entry.mla_only and not any(geometry.mla for geometry in geometries):
         return "not_mla", "serves MLA layers only (one latent per key that is both key and value)"
+    if entry.different_widths_only and not any(g.v_dim != g.head_dim and not g.mla for g in geometries):
+        return "equal_widths", "serves layers whose keys and values differ in width"
     return None
 
 

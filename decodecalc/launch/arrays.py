@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodecalc.batch import Batch
+from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray
 from decodecalc.launch.plan import MERGE_KERNEL, KeyRange, LaunchPlan
 
@@ -26,17 +27,22 @@ DETERMINISM = ("invariant", "fixed size", "fixed count", "batch-dependent")
 
 @dataclass(frozen=True)
 class Batches:
-    """seq_lens, q_lens, counts: int64 [N, R]. A class with count 0 is absent."""
+    """seq_lens, q_lens, counts: int64 [N, R]. A class with count 0 is absent.
+
+    contexts [N, R]: keys of the sequences where `seq_lens` counts the entries that a sparse layer gathers from them.
+    """
 
     seq_lens: IntArray
     q_lens: IntArray
     counts: IntArray
+    contexts: IntArray | None = None
 
     @classmethod
     def single(cls, batch: Batch) -> Batches:
         """One ragged step: [1, B]."""
         lens = np.asarray(batch.seq_lens, dtype=np.int64)[None, :]
-        return cls(lens, np.asarray(batch.q_lens, dtype=np.int64)[None, :], np.ones_like(lens))
+        contexts = None if batch.contexts is None else np.asarray(batch.contexts, dtype=np.int64)[None, :]
+        return cls(lens, np.asarray(batch.q_lens, dtype=np.int64)[None, :], np.ones_like(lens), contexts)
 
     @classmethod
     def uniform(cls, batch: Any, context: Any, q_len: Any = 1) -> Batches:
@@ -46,7 +52,15 @@ class Batches:
 
     def take(self, steps: IntArray) -> Batches:
         """These steps only."""
-        return Batches(self.seq_lens[steps], self.q_lens[steps], self.counts[steps])
+        contexts = None if self.contexts is None else self.contexts[steps]
+        return Batches(self.seq_lens[steps], self.q_lens[steps], self.counts[steps], contexts)
+
+    def seen_by(self, geometry: Geometry) -> Batches:
+        """The steps as the kernel of such a layer sees them: a sparse layer's has a list of entries per request."""
+        gather = geometry.gather
+        if gather is None or self.contexts is not None:
+            return self
+        return Batches(gather.keys(self.seq_lens), self.q_lens, self.counts, self.seq_lens)
 
     @property
     def n(self) -> int:

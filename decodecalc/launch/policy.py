@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from decodecalc.batch import Batch
-from decodecalc.errors import UnknownNameError
+from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
@@ -62,6 +62,23 @@ class Policy:
         """The rule itself, on arrays. Raises GateError for a setting that the engine refuses at start-up."""
         raise NotImplementedError
 
+    def check_layer(self, geo: Geometry) -> None:
+        """GateError (`sparse_layer`) where the layer gathers its keys and the engine reads whole sequences."""
+        if geo.gather is not None and not self.traits.sparse:
+            raise GateError(
+                f"{self.name}: this layer gathers its keys by a list and the engine reads whole sequences "
+                f"(as_dense=True, on the command line --as-dense, plans it as if every key were read)",
+                "sparse_layer",
+            )
+
+    def on_layer(
+        self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
+    ) -> tuple[Batches, Launches]:
+        """`launches` for a layer that may be sparse, and the batches as its kernel sees them."""
+        self.check_layer(geo)
+        seen = batches.seen_by(geo)
+        return seen, self.launches(geo, seen, kv, gpu, options, version)
+
     def version(self, name: str | None = None) -> PolicyVersion:
         """The version called `name`, or the one whose range covers it; the newest when None."""
         if name is None:
@@ -97,7 +114,12 @@ class Policy:
         options: Mapping[str, Any] | EngineOptions | None = None,
         version: str | None = None,
     ) -> LaunchPlan:
-        """The plan of one step: the array rule at N = 1, with its gates put into words."""
+        """The plan of one step: the array rule at N = 1, with its gates put into words.
+
+        GateError (`sparse_layer`) for a sparse layer where the engine reads whole sequences only.
+        """
+        self.check_layer(geo)
+        batch = batch.seen_by(geo)
         chosen = self.version(version)
         opts = (
             options if isinstance(options, EngineOptions) else self.options_type.from_mapping(self.name, options or {})

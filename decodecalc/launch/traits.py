@@ -62,6 +62,8 @@ class Traits:
     """The scheduler kernel serves all layers of a step, so that a layer's time does not hold it."""
     partition: Partition = field(default_factory=Partition)
     """How the bundled kernel is told the engine's cuts."""
+    sparse: bool = False
+    """The kernel reads gathered lists: it plans sparse layers, and `Batches` then counts the entries of the lists."""
 
     @property
     def count_option(self) -> str | None:

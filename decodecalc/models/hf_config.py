@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from decodecalc.errors import DecodecalcError, InputError, ModelConfigError
-from decodecalc.geometry import Geometry
+from decodecalc.geometry import Gather, Geometry
 from decodecalc.models.blocks import block_layers
 from decodecalc.models.fields import MAX_LAYERS, Fields, whole
 from decodecalc.models.heads import Heads, heads_per_layer, layer_overrides, model_heads
 from decodecalc.models.latent import compressed_plan, is_compressed, latent_heads
 from decodecalc.models.layer_types import CHUNKED, FULL, NONE, SLIDING, SPARSE, LayerPlan, layer_count, plan_layers
 from decodecalc.models.model import LayerGroup, Model
+from decodecalc.models.sparse import compressed_gather, gather_of, unknown_budget
 from decodecalc.models.text_config import text_fields
 from decodecalc.models.windows import plan_windows
 
@@ -49,8 +50,7 @@ class _Layer(NamedTuple):
     heads: Heads
     window: int | None = None
     chunk: int | None = None
-    ratio: int | None = None
-    topk: int | None = None
+    gather: Gather | None = None
 
 
 def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
@@ -75,6 +75,8 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         )
     if fields.raw("blocksparse_block_size") is not None:
         fields.warnings.append("block-sparse layers are counted as full attention: they read fewer keys than shown")
+    if fields.raw("index_source_layer_ids") or (fields.raw("index_topk_freq") or 1) != 1:
+        notes.append("layers share the list of one indexer: its reads are counted in every layer all the same")
     shared = fields.raw("num_kv_shared_layers")
     if shared:
         count = whole("num_kv_shared_layers", shared, 0, MAX_LAYERS)
@@ -116,7 +118,7 @@ def _layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[
         if kind == SLIDING and window is None:
             kind = FULL
         window = whole("sliding_window", window) if kind == SLIDING else None
-        layers.append(None if kind == NONE else _layer(fields, kind, heads[index], window))
+        layers.append(None if kind == NONE else _layer(fields, kind, plan.words[index], heads[index], window))
     if latent is not None and fields.model_type == "minicpm3":
         notes.append("the geometry is the cached latent; vLLM 0.33 runs this model as 40-head attention, expanded")
     if latent is not None and fields.mapping("linear_attn_config"):
@@ -136,29 +138,18 @@ def _plan_with_cross_attention(fields: Fields, notes: list[str]) -> LayerPlan:
     return plan._replace(kinds=kinds, words=words)
 
 
-def _layer(fields: Fields, kind: str, heads: Heads, window: int | None) -> _Layer:
+def _layer(fields: Fields, kind: str, word: str, heads: Heads, window: int | None) -> _Layer:
     chunk = fields.count("attention_chunk_size") if kind == CHUNKED else None
-    topk = None
-    if kind == SPARSE or (kind == FULL and heads.latent):
-        topk = fields.count("index_topk", quiet=True)
-        block_topk = _block_topk(fields)
-        topk = block_topk if topk is None else topk
-    return _Layer(SPARSE if topk else kind, heads, window, chunk, topk=topk)
-
-
-def _block_topk(fields: Fields) -> int | None:
-    """Keys that block-sparse attention reads: MiniMax-M3 picks blocks of keys."""
-    sparse = fields.mapping("sparse_attention_config")
-    blocks = sparse.get("sparse_topk_blocks", fields.value("index_topk_blocks", quiet=True))
-    size = sparse.get("sparse_block_size", fields.value("index_block_size", quiet=True))
-    if blocks is None or size is None:
-        return None
-    return whole("sparse_topk_blocks", blocks, 1, 1 << 20) * whole("sparse_block_size", size, 1, 1 << 20)
+    gather = None
+    if kind == SPARSE or (kind == FULL and (heads.latent or fields.raw("indexer_budget") is not None)):
+        gather = gather_of(fields)
+        if kind == SPARSE and gather is None:
+            fields.warnings.append(unknown_budget(fields, {word}))
+    return _Layer(SPARSE if gather else kind, heads, window, chunk, gather)
 
 
 def _compressed_layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[str]]:
     plan = compressed_plan(fields, layer_count(fields))
-    finest = min((ratio for ratio in plan.ratios if ratio), default=0)
     layers: list[_Layer | None] = []
     words = []
     for ratio in plan.ratios:
@@ -166,10 +157,9 @@ def _compressed_layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, 
             layers.append(_Layer(SLIDING, plan.heads, plan.window))
             words.append("sliding_attention")
             continue
-        # Only the finely compressed layers have an indexer (compressed sparse attention).
-        topk = plan.topk if ratio == finest and finest < 128 else None
-        layers.append(_Layer(f"compressed-{ratio}", plan.heads, plan.window, ratio=ratio, topk=topk))
-        words.append("compressed_sparse_attention" if topk else "heavily_compressed_attention")
+        gather = compressed_gather(fields, ratio, plan.window, plan.topk)
+        layers.append(_Layer(f"compressed-{ratio}", plan.heads, gather=gather))
+        words.append("compressed_sparse_attention" if gather.topk else "heavily_compressed_attention")
     note = (
         f"head_dim {plan.heads.dim} is the shared latent width (K and V are one tensor); "
         f"per-layer compress_ratios, window {plan.window}, index_topk"
@@ -198,6 +188,7 @@ def _group(
             sinks=layer.kind in sinks,
             mla=heads.latent,
             softcap=softcap,
+            gather=layer.gather,
         )
         groups.append(
             LayerGroup(
@@ -205,8 +196,6 @@ def _group(
                 layers=len(indices),
                 geometry=geometry,
                 chunk=layer.chunk,
-                compress_ratio=layer.ratio,
-                topk=layer.topk,
                 layer_indices=tuple(indices),
             )
         )

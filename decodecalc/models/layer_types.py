@@ -34,7 +34,14 @@ _KINDS = {
     ),
     **dict.fromkeys(("chunked_attention", "chunked"), CHUNKED),
     **dict.fromkeys(
-        ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse", "sparse_attention"), SPARSE
+        (
+            "indexed_attention",
+            "deepseek_sparse_attention",
+            "minimax_m3_sparse",
+            "qwen_sparse_attention",
+            "sparse_attention",
+        ),
+        SPARSE,
     ),
     **dict.fromkeys(
         (

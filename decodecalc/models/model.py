@@ -20,18 +20,25 @@ class LayerGroup(Shown):
     """Layers of one model that run softmax attention with one geometry.
 
     `layers` counts them and `layer_indices` says which (0 is the model's first layer). `chunk` is set for
-    chunked attention (Llama-4): a query sees only the keys of its own chunk. `compress_ratio` is set where the
-    cache keeps one compressed entry per that many tokens beside the window (DeepSeek-V4). `topk` is set where
-    an indexer picks at most that many keys (or compressed entries) to read.
+    chunked attention (Llama-4): a query sees only the keys of its own chunk. What a sparse layer gathers is in its
+    geometry (`gather`): `topk` and `compress_ratio` are read from there.
     """
 
     name: str
     layers: int
     geometry: Geometry
     chunk: int | None = None
-    compress_ratio: int | None = None
-    topk: int | None = None
     layer_indices: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def topk(self) -> int | None:
+        """Keys, or compressed entries, that an indexer selects at most; None where none does."""
+        return None if self.geometry.gather is None else self.geometry.gather.topk
+
+    @property
+    def compress_ratio(self) -> int | None:
+        """Tokens behind one entry of the compressed cache that is read beside the window (DeepSeek-V4)."""
+        return None if self.geometry.gather is None else self.geometry.gather.compress
 
     def keys_read(self, context: int) -> int:
         """Cache entries that one decode query reads in one of these layers when `context` keys (its own
@@ -41,29 +48,21 @@ class LayerGroup(Shown):
         1
         """
         context = check_count("context", context)
-        if self.compress_ratio:
-            entries = context // self.compress_ratio
-            near = min(context, self.geometry.window or context)
-            return near + (entries if self.topk is None else min(entries, self.topk))
+        if self.geometry.gather is not None:
+            return int(self.geometry.gather.keys(context))
         keys = context if self.chunk is None else (context - 1) % self.chunk + 1
-        if self.geometry.window is not None:
-            keys = min(keys, self.geometry.window)
-        return keys if self.topk is None else min(keys, self.topk)
-
-    @property
-    def shortens(self) -> bool:
-        """Whether the layer's kernel sees fewer keys than the sequence has, its window aside."""
-        return bool(self.chunk or self.compress_ratio or self.topk)
+        return keys if self.geometry.window is None else min(keys, self.geometry.window)
 
     def seen_batch(self, batch: Batch) -> Batch:
-        """The batch as the layer's kernel sees it: chunked, compressed or top-k attention shortens every request.
+        """The batch as the layer's kernel sees it: chunked attention shortens every request, a sparse layer gathers a
+        list of entries from it.
 
-        vLLM does this by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
+        vLLM does the first by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
         make_local_attention_virtual_batches); a decode token only touches the last chunk.
         """
-        if not self.shortens:
-            return batch
-        return Batch([self.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
+        if self.chunk is not None:
+            return Batch([self.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
+        return batch.seen_by(self.geometry)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

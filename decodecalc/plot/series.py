@@ -72,10 +72,10 @@ def _run(request: Request, x: list[int], steps: Batches) -> Iterator[Series]:
             version = policy.version(name)
             options = policy.options_type.from_mapping(policy.name, s.options_of(policy))
             try:
-                found = policy.launches(group.geometry, steps, s.kv, s.gpu, options, version)
+                seen, found = policy.on_layer(group.geometry, steps, s.kv, s.gpu, options, version)
             except GateError:
                 continue
-            yield Series(request.layers.tp, group, policy, version, x, steps, found)
+            yield Series(request.layers.tp, group, policy, version, x, seen, found)
 
 
 def labelled(data: list[dict[str, Any]]) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:

@@ -63,10 +63,10 @@ def scenario_range(axes: Axes, shard: Sequence[int] | None = None) -> tuple[int,
 def _chunk(axes: Axes, family: Family, first: int, last: int, note: Callable[[str], None]) -> Chunk | None:
     batch, context, q_len = steps(axes, first, last)
     group = family.layer_group
-    seen = _seen(group, context) if group.shortens else context
+    seen = _seen(group, context) if group.chunk is not None else context
     batches = Batches.uniform(batch, seen, q_len)
     try:
-        launches = family.policy.launches(
+        batches, launches = family.policy.on_layer(
             group.geometry, batches, family.kv, family.gpu, family.options, family.version
         )
     except GateError as refused:

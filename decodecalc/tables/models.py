@@ -6,6 +6,11 @@ from decodecalc.kvcache import KvCache
 from decodecalc.models import load_model, zoo_entries
 from decodecalc.tables.table import Column, Table
 
+SPARSE_NOTES = (
+    "topk: cache entries that a query token reads by a list; compress ratio: tokens behind one entry of that list",
+    "indexer: query heads x width of an index key; every index key of the sequence is read to make the list",
+)
+
 
 def zoo_table() -> Table:
     """One row per model of the zoo."""
@@ -43,7 +48,8 @@ def model_table(spec: str, tp: int) -> Table:
     bf16 = KvCache()
     rows = []
     for group in rank.layer_groups:
-        geometry = group.geometry
+        geometry, gather = group.geometry, group.geometry.gather
+        indexer = None if gather is None else gather.indexer
         rows.append(
             {
                 "layer_group": group.name,
@@ -54,8 +60,11 @@ def model_table(spec: str, tp: int) -> Table:
                 "group": geometry.group,
                 "head_dim": geometry.head_dim,
                 "head_dim_v": geometry.v_dim,
-                "window": geometry.window,
+                "window": geometry.window if gather is None else gather.window,
                 "chunk": group.chunk,
+                "topk": group.topk,
+                "compress_ratio": group.compress_ratio,
+                "indexer": None if indexer is None else f"{indexer.heads}x{indexer.head_dim}",
                 "sinks": geometry.sinks,
                 "kv_elements_per_key": geometry.kv_elements_per_key,
                 "kv_bytes_per_key_bf16": bf16.bytes_per_key(geometry),
@@ -67,6 +76,8 @@ def model_table(spec: str, tp: int) -> Table:
         f"source: {model.source}",
     ]
     notes = [f"warning: {w}" for w in model.warnings] + list(model.notes)
+    if any(group.geometry.gather for group in rank.layer_groups):
+        notes += list(SPARSE_NOTES)
     columns = [
         Column(k, k.replace("_", " "), align="left" if k in ("layer_group", "kind") else "right") for k in rows[0]
     ]

@@ -23,13 +23,14 @@ from decodecalc.launch.plan import CLUSTER, MERGE_KERNEL, MERGES, LaunchPlan
 from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
-MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla")
+MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla", "aiter-mla")
 BOTH_KINDS = ("sglang-triton", "trtllm-gen")
-AMD_ONLY = ("aiter-unified", "rocm-paged")
+AMD_ONLY = ("aiter-unified", "aiter-pa-decode", "aiter-mla", "rocm-paged")
 PAGES = {"flashmla": 64, "trtllm-gen": 64, "flash-attention-2": 256, "turbomind": 64}
 FP8_CACHE = ("flashmla-sparse",)
 # SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
-KEYS_LEFT_OUT = {"sglang-triton": 1}
+# aiter's paged decode reckons the window from the last of several query tokens (pa_decode_gluon).
+KEYS_LEFT_OUT = {"sglang-triton": 1, "aiter-pa-decode": 2}
 
 # Work is dealt to the SMs in turn, so equal requests are cut in different places: a class of them has FlashMLA's most
 # splits, or those of the first request of the lean kernel and of stream-k.
@@ -38,6 +39,7 @@ DEALT = (
     "flash_fwd_splitkv_mla_fp8_sparse_kernel",
     "_lean_attention_decode_kernel",
     "flash_attn_ext_f16",
+    "mla_decode_stage1_asm_ps",
 )
 
 every_version = pytest.mark.parametrize(("name", "version"), POLICIES, ids=[f"{n}@{v}" for n, v in POLICIES])

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from decodecalc.errors import ModelConfigError
+from decodecalc.geometry import Gather, Indexer
 from decodecalc.models import Model, load_model
 
 
@@ -239,6 +240,61 @@ def test_sparse_layers_read_what_their_indexer_keeps() -> None:
         ("full", None),
         ("sparse", 2048),
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "gather"),
+    [
+        (
+            {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_topk": 2048, "index_n_heads": 32},
+            Gather(topk=2048, indexer=Indexer(heads=32, head_dim=128)),
+        ),
+        (
+            {"kv_lora_rank": 512, "qk_rope_head_dim": 0, "index_topk": 2048, "index_n_heads": 32, "index_kpool": 4,
+             "layer_types": ["deepseek_sparse_attention"] * 12},
+            Gather(topk=2048, block=4, tail=True, indexer=Indexer(heads=32, head_dim=128, keys_per_entry=4)),
+        ),
+        (
+            {"layer_types": ["qwen_sparse_attention"] * 12, "indexer_budget": 2048, "indexer_compress_ratio": 4,
+             "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 128},
+            Gather(topk=2048, block=4, tail=True, indexer=Indexer(
+                heads=4, head_dim=128, keys_per_entry=4, dtype="bf16", scale_bytes=0)),
+        ),
+        (
+            {"sparse_attention_config": {
+                "sparse_attention_freq": [1] * 12, "sparse_topk_blocks": 16, "sparse_block_size": 128,
+                "sparse_num_index_heads": 4, "sparse_index_dim": 64}},
+            Gather(topk=2048, block=128, per_kv_head=True, indexer=Indexer(
+                heads=4, head_dim=64, dtype="bf16", scale_bytes=0)),
+        ),
+    ],
+)  # fmt: skip
+def test_every_budget_name_is_read(change: dict[str, Any], gather: Gather) -> None:
+    """DeepSeek's, GLM's pooled, Qwen's and MiniMax's fields say what a layer gathers and by which indexer."""
+    assert [group.geometry.gather for group in load_model(base(**change)).layer_groups] == [gather]
+
+
+def test_every_finely_compressed_layer_has_the_top_k() -> None:
+    """DeepSeek-V4.1 selects in layers of ratio 2 and of ratio 1; ratio 128 reads all, ratio 0 the window."""
+    config = base(
+        model_type="deepseek_v4", head_dim=512, sliding_window=128, index_topk=512,
+        compress_ratios=[0, 2, 2, 1, 1, 128] * 2,
+    )  # fmt: skip
+    groups = {group.name: group for group in load_model(config).layer_groups}
+    assert {name: (group.compress_ratio, group.topk, group.layers) for name, group in groups.items()} == {
+        "sliding": (None, None, 2), "compressed-2": (2, 512, 4), "compressed-1": (1, 512, 4),
+        "compressed-128": (128, None, 2),
+    }  # fmt: skip
+    assert [group.keys_read(100_000) for group in groups.values()] == [128, 640, 640, 128 + 781]
+    assert groups["sliding"].geometry.window == 128
+    assert groups["compressed-2"].geometry.window is None
+
+
+def test_an_unknown_budget_is_said_and_not_guessed() -> None:
+    """Layers that a configuration calls sparse without a budget known here are warned of, with the likely fields."""
+    model = load_model(base(layer_types=["sparse_attention"] * 12, selected_keys_topk=512))
+    assert model.layer_groups[0].geometry.gather is None
+    assert any("select their keys" in text and "selected_keys_topk" in text for text in model.warnings)
 
 
 def test_a_key_can_be_wider_than_its_value() -> None:

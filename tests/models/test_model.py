@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodecalc.errors import InputError, ShardingError
-from decodecalc.geometry import Geometry
+from decodecalc.geometry import Gather, Geometry
 from decodecalc.models import LayerGroup, Model
 
 
@@ -109,8 +111,9 @@ def test_keys_read_by_each_kind_of_layer() -> None:
     assert [LayerGroup("sliding", 1, windowed).keys_read(n) for n in (100, 128, 5000)] == [100, 128, 128]
     chunked = LayerGroup("chunked", 1, plain, chunk=8192)
     assert [chunked.keys_read(n) for n in (1, 8192, 8193, 20000)] == [1, 8192, 1, 3616]
-    assert LayerGroup("sparse", 1, plain, topk=2048).keys_read(100_000) == 2048
-    compressed = LayerGroup("csa", 1, windowed, compress_ratio=4, topk=512)
+    assert LayerGroup("sparse", 1, replace(plain, gather=Gather(topk=2048))).keys_read(100_000) == 2048
+    compressed = LayerGroup("csa", 1, replace(plain, gather=Gather(topk=512, compress=4, window=128)))
+    assert (compressed.topk, compressed.compress_ratio) == (512, 4)
     assert [compressed.keys_read(n) for n in (64, 1024, 100_000)] == [64 + 16, 128 + 256, 128 + 512]
 
 

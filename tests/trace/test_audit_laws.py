@@ -46,6 +46,11 @@ ENGINES: list[tuple[str, dc.Geometry, str, dict[str, Any], int]] = [
     ("paged-attention-v2", dc.Geometry(32, 8, 128), "h200-sxm", {}, 16),
     ("rocm-paged", dc.Geometry(32, 8, 128), "mi300x", {}, 16),
     ("aiter-unified", dc.Geometry(64, 8, 64), "mi300x", {}, 16),
+    ("aiter-pa-decode", dc.Geometry(64, 8, 128), "mi300x", {}, 16),
+    ("aiter-pa-decode", dc.Geometry(64, 8, 128), "mi300x", {"ps": "no"}, 16),
+    ("aiter-mla", MLA, "mi300x", {}, 1),
+    ("aiter-mla", MLA, "mi300x", {"mode": "split_kv"}, 1),
+    ("vllm-triton-diffkv", dc.Geometry(64, 4, 192, 128), "h200-sxm", {}, 16),
 ]
 DEVICES = {
     "h200-sxm": {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150109880320, "computeMajor": 9, "computeMinor": 0,

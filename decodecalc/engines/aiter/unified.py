@@ -24,6 +24,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -106,6 +107,7 @@ class AiterUnified(Policy):
         "2D iff window, or longest <= 512, or query blocks * kv_heads > 4 * CUs; else 3D with a power of two of "
         "segments near 4 * CUs * waves per SIMD / (query blocks * kv_heads), 8 to 128, at most ceil(longest / tile)"
     )
+    traits = Traits(server_names=("ROCM_AITER_UNIFIED_ATTN",), partition=Partition(rule=COUNT))
 
     def launches(
         self,

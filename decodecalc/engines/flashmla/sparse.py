@@ -158,6 +158,7 @@ class FlashMlaSparse(Policy):
         "kv_heads // ceil(q * group / 64)"
     )
     traits = Traits(
+        sparse=True,
         server_names=("FLASHMLA_SPARSE", "flashmla_sparse"),
         schedules_once_a_step=True,
         partition=Partition(rule=IRREGULAR),
@@ -184,6 +185,8 @@ class FlashMlaSparse(Policy):
         if not (batches.q_lens == batches.max_q_len[:, None]).all():
             raise GateError("flashmla-sparse: every request needs the same number of query tokens", "ragged_q_len")
         if options.path == DENSE:
+            if geo.gather is not None:
+                raise GateError("flashmla-sparse: path=dense_fp8 reads whole sequences, not lists", "sparse_layer")
             _check_dense(geo, kv, gpu, options)
             return _dense(geo, batches, gpu)
         return _sparse(geo, batches, kv, gpu, options)
@@ -195,7 +198,7 @@ def _sparse(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Fla
     blocks_per_token = kernel.heads // BLOCK_ROWS if kernel.cluster > 1 or gpu.is_sm(90) else 1
     parts = np.maximum(gpu.sm_count // tokens // blocks_per_token, 1)
     found = schedule(
-        keys=_gathered(batches, options),
+        keys=_gathered(geo, batches, options),
         counts=batches.counts,
         parts=parts,
         overhead=kernel.overhead,
@@ -228,7 +231,8 @@ def _sparse(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Fla
         ),
     )
     # The Hopper launcher asserts that rows of 576 come without per-request lengths and without a second list.
-    plain = options.topk_lengths is None and not options.extra_topk
+    two_lists = geo.gather is not None and geo.gather.window is not None and options.topk is None
+    plain = options.topk_lengths is None and not options.extra_topk and not two_lists
     v32_sm90 = gpu.is_sm(90) and geo.head_dim == 576
     gates = (
         GateArray(
@@ -363,8 +367,18 @@ def _planned(
     )
 
 
-def _gathered(batches: Batches, options: FlashMlaSparseOptions) -> IntArray:
-    """Keys that the walk sees for each request [N, R]: the list, and behind its last whole block the second list."""
+def _gathered(geo: Geometry, batches: Batches, options: FlashMlaSparseOptions) -> IntArray:
+    """Keys that the walk sees for each request [N, R]: the list, and behind its last whole block the second list.
+
+    Where the options leave it to the layer, a list of selected keys is walked in its whole width, however short the
+    sequence is, and the nearest keys are a list of their own, with lengths per request, before the compressed entries.
+    """
+    gather, contexts = geo.gather, batches.contexts
+    if gather is not None and contexts is not None and options.topk is None and options.topk_lengths is None:
+        if gather.window is not None:
+            return round_up(np.maximum(gather.near(contexts), 1), BLOCK_KEYS) + gather.listed(contexts)
+        if gather.topk is not None:
+            return np.full_like(contexts, round_up(gather.topk, BLOCK_KEYS))
     lengths = _lengths(batches, "topk_lengths", options.topk_lengths)
     if lengths is None:
         lengths = batches.seq_lens if options.topk is None else np.full_like(batches.seq_lens, options.topk)

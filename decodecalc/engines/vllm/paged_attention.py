@@ -23,6 +23,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import SIZE, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -213,6 +214,7 @@ class PagedAttentionV2(PagedAttention):
 
     name = "paged-attention-v2"
     title = "vLLM PagedAttention v2 (CUDA, 2023)"
+    traits = Traits(partition=Partition(rule=SIZE))
     partitioned = True
 
 

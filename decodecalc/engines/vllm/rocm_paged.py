@@ -24,6 +24,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.traits import SIZE, Partition, Traits
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -137,6 +138,7 @@ class RocmPaged(Policy):
         "custom iff no window, no sinks, L <= 131072 and on CDNA: D in {64, 128}, block in {16, 32}, group 1 to 16; on "
         "gfx11/12: D 128, block 16, group 3 to 16, no ALiBi, unquantised cache. Grid (B, ceil(longest / 256), kv_heads)"
     )
+    traits = Traits(server_names=("ROCM_ATTN",), partition=Partition(rule=SIZE))
 
     def launches(
         self,

@@ -25,7 +25,7 @@ from decodecalc.trace.settings import Setting, padded
 from decodecalc.trace.steps import StepNote, step_note
 from decodecalc.trace.warnings import fixed_to_one, unsplit_although_planned
 
-PAGED, ROCM = "paged-attention", "rocm-paged"
+PAGED, ROCM, DIFFKV = "paged-attention", "rocm-paged", "unified-attention-diffkv"
 MIN_ROWS = 16  # BLOCK_M of the unified kernel, at least
 ROCM_PARTITION_KEYS = 256
 
@@ -291,7 +291,11 @@ def _fixed_splits(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator
 TRACE = TraceKnowledge(
     vendors=(Vendor(name="vllm", pattern=r"\bvllm::|_vllm_|vllm_"),),
     step_notes=(read_step,),
-    families=(KernelFamily(name=PAGED, shows_head_dim=True), KernelFamily(name=ROCM, shows_head_dim=True)),
+    families=(
+        KernelFamily(name=PAGED, shows_head_dim=True),
+        KernelFamily(name=ROCM, shows_head_dim=True),
+        KernelFamily(name=DIFFKV),
+    ),
     names=(
         NameRule(
             pattern=r"paged_attention_v[12]_kernel",
@@ -322,6 +326,18 @@ TRACE = TraceKnowledge(
             role=STAGE1,
             why="the Triton fallback of AMD's custom paged attention",
         ),
+        NameRule(
+            pattern=r"kernel_unified_attention_diffkv",
+            family=DIFFKV,
+            role=STAGE1,
+            why="vLLM's unified attention for keys and values of different widths",
+        ),
+        NameRule(
+            pattern=r"kernel_reduce_segments_diffkv",
+            family=DIFFKV,
+            role=MERGE,
+            why="the reduction of vLLM's unified attention for keys and values of different widths",
+        ),
     ),
     engines=(
         EngineTrace(
@@ -334,6 +350,15 @@ TRACE = TraceKnowledge(
             stand_ins=(8192,),
             path_names=("2d", "3d"),
             warnings=(_threshold_cliff, _unsplit_in_spite, _fixed_splits, mixed_batch),
+        ),
+        EngineTrace(
+            engine="vllm-triton-diffkv",
+            families=(DIFFKV,),
+            infer=_infer_triton,
+            shown=_triton_shown,
+            explanations=_triton_explained,
+            path_names=("2d", "3d"),
+            warnings=(_threshold_cliff, _fixed_splits),
         ),
         EngineTrace(
             engine="vllm-triton-mla",

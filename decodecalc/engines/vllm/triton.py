@@ -20,7 +20,7 @@ from decodecalc.engines.vllm.triton_server import Server, VllmTritonOptions
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
-from decodecalc.launch.arrays import Batches, KernelArray, Launches
+from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches
 from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.launch.traits import COUNT, Partition, Traits
 
@@ -68,7 +68,7 @@ class VllmTritonDetail:
 
 
 @dataclass(frozen=True, slots=True)
-class _Partition:
+class Segments:
     """How keys are cut; [N] or [N, R]. segment_keys: keys of a segment. columns: blocks that walk each live segment."""
 
     tile: IntArray
@@ -104,6 +104,40 @@ class VllmTriton(Policy):
         partition=Partition(rule=COUNT, pads_grid=True),
     )
 
+    def settle(
+        self,
+        geo: Geometry,
+        batches: Batches,
+        kv: KvCache,
+        gpu: Gpu,
+        options: VllmTritonOptions,
+        version: PolicyVersion,
+    ) -> tuple[Server, Step]:
+        """The server that has started and its launcher's decision."""
+        server = Server.start(geo, kv, gpu, options, version.rules)
+        return server, decide(geo, batches, server)
+
+    def warps(self, step: Step) -> Any:
+        """Warps of a stage-1 block [N]."""
+        return np.where(step.large, LARGE_WARPS, DEFAULT_WARPS)
+
+    def kernels(
+        self,
+        geo: Geometry,
+        batches: Batches,
+        gpu: Gpu,
+        server: Server,
+        step: Step,
+        cut: Segments,
+        live_programs: IntArray,
+    ) -> tuple[KernelArray, ...]:
+        """The kernels of the step."""
+        return _kernels(geo, batches, gpu, server, step, cut, live_programs)
+
+    def gates(self, geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: Step) -> tuple[GateArray, ...]:
+        """The launcher's conditions."""
+        return gates(geo, kv, gpu, server, step)
+
     def launches(
         self,
         geo: Geometry,
@@ -114,17 +148,16 @@ class VllmTriton(Policy):
         version: PolicyVersion,
     ) -> Launches:
         """The rule on arrays. GateError codes: those of `check_start_up`, and capture_sizes."""
-        server = Server.start(geo, kv, gpu, options, version.rules)
-        step = decide(geo, batches, server)
+        server, step = self.settle(geo, batches, kv, gpu, options, version)
         cut = _partition(geo, batches, server, step)
         has_work = (batches.q_lens > 0) & (batches.seq_lens > 0)
         live_programs = batches.total(cut.columns * cut.live)
-        padded = next_power_of_2(geo.head_dim)
-        rows: Any = step.tokens * step.is_3d if version.rules.gates_on_grid else step.rows
+        padded = next_power_of_2(geo.v_dim)
+        rows: Any = step.tokens * step.is_3d if server.rules.gates_on_grid else step.rows
         split = step.is_3d[:, None]
         return Launches(
             is_split=step.is_3d,
-            kernels=_kernels(geo, batches, gpu, server, step, cut, live_programs),
+            kernels=self.kernels(geo, batches, gpu, server, step, cut, live_programs),
             requested=cut.segments[:, None],
             launched=cut.segments,
             live=cut.live,
@@ -137,24 +170,24 @@ class VllmTriton(Policy):
             tile_keys=cut.tile,
             block_rows=step.block_m,
             live_rows=np.minimum(step.max_q, step.block_q) * geo.group,
-            state_values=geo.head_dim + STATE_SCALARS,
+            state_values=geo.v_dim + STATE_SCALARS,
             scratch_bytes=rows * step.segments * geo.q_heads * (padded + STATE_SCALARS) * 4,
             determinism="batch-dependent" if server.can_split else "invariant",
             path_names=("2d", "3d"),
-            gates=gates(geo, kv, gpu, server, step),
+            gates=self.gates(geo, kv, gpu, server, step),
             detail=VllmTritonDetail(
                 block_m=step.block_m,
                 block_q=step.block_q,
                 tile_size=cut.tile,
-                num_warps=np.where(step.large, LARGE_WARPS, DEFAULT_WARPS),
+                num_warps=self.warps(step),
                 num_seqs=step.num_seqs,
                 num_tokens=step.tokens,
-                threshold=None if version.rules.gates_on_grid else server.threshold,
+                threshold=None if server.rules.gates_on_grid else server.threshold,
                 capture_sizes=server.captured,
                 scratch_rows=rows,
                 scratch_segments=step.segments,
                 num_segments=cut.segments,
-                head_dim_padded=padded,
+                head_dim_padded=next_power_of_2(geo.head_dim),
                 tiles_per_segment=cut.tiles_per_segment,
                 live_q_blocks=cut.live_q_blocks,
                 first_visited_key=cut.first_visited_key,
@@ -164,7 +197,7 @@ class VllmTriton(Policy):
         )
 
 
-def _partition(geo: Geometry, batches: Batches, server: Server, step: Step) -> _Partition:
+def _partition(geo: Geometry, batches: Batches, server: Server, step: Step) -> Segments:
     """Segments of whole tiles from key 0 in 3D, one walk over the visible tiles in 2D."""
     seq_lens, q_lens, split = batches.seq_lens, batches.q_lens, step.is_3d[:, None]
     wide = np.where(step.large, LARGE_TILE, server.wide_tile) if server.tunes_large_head else server.wide_tile
@@ -182,13 +215,13 @@ def _partition(geo: Geometry, batches: Batches, server: Server, step: Step) -> _
     live = np.where(split, cdiv(seq_lens, segment_keys), 1) * has_work
     outside = np.where(split, first // segment_keys, 0) * has_work
     live_q_blocks = cdiv(q_lens, np.reshape(step.block_q, (-1, 1)))
-    return _Partition(
+    return Segments(
         tile, segments, tiles_per_segment, segment_keys, first, live, live - outside, live_q_blocks,
         live_q_blocks * geo.kv_heads,
     )  # fmt: skip
 
 
-def _programs_with_tiles(geo: Geometry, batches: Batches, server: Server, step: Step, cut: _Partition) -> IntArray:
+def _programs_with_tiles(geo: Geometry, batches: Batches, server: Server, step: Step, cut: Segments) -> IntArray:
     """Blocks that load a tile [N].
 
     Query blocks of one request see different keys: an early one may end before the last segment, a late one start
@@ -218,7 +251,7 @@ def _programs_with_tiles(geo: Geometry, batches: Batches, server: Server, step: 
 
 
 def _kernels(
-    geo: Geometry, batches: Batches, gpu: Gpu, server: Server, step: Step, cut: _Partition, live_programs: IntArray
+    geo: Geometry, batches: Batches, gpu: Gpu, server: Server, step: Step, cut: Segments, live_programs: IntArray
 ) -> tuple[KernelArray, ...]:
     warp = gpu.warp_size or 32
     usual, large = DEFAULT_WARPS * warp, LARGE_WARPS * warp

@@ -81,7 +81,7 @@ def _version(name: str, first: str, last: str, rules: VllmTritonRules, note: str
     return PolicyVersion(name, _SOURCE.format(name), covers=(first, last), rules=rules, note=note)
 
 
-VERSIONS = (
+VERSIONS: tuple[PolicyVersion, ...] = (
     _version("0.33.0", "0.33.0", "0.33.0", _V33, "split path for up to 8 query tokens; scratch rows are a gate"),
     _version("0.32.0", "0.32.0", "0.32.0", _V32, "64 segments on SM120 while 16 leave it idle"),
     _version("0.31.0", "0.31.0", "0.31.0", _V31, "max_num_seqs is a capture size"),

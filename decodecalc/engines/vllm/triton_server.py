@@ -93,7 +93,7 @@ class Server:
     scratch_rows: int
     scratch_segments: int
     max_seqs_small_grid: int
-    narrow_tile: int
+    narrow_tile: Any
     wide_tile: int
     tunes_large_head: bool
     can_split: bool
@@ -117,6 +117,11 @@ class Server:
     def start(cls, geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOptions, rules: VllmTritonRules) -> Server:
         """Start with these settings. GateError as in `check_start_up`, and code `capture_sizes`."""
         check_start_up(geo, kv, gpu, options, rules)
+        return cls.settle(geo, kv, gpu, options, rules)
+
+    @classmethod
+    def settle(cls, geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOptions, rules: VllmTritonRules) -> Server:
+        """What such a server settles, once it starts. GateError code `capture_sizes`."""
         int4 = kv.dtype == "int4"
         captured = _captured(options, gpu, rules)
         model_kv = options.model_kv_heads or geo.kv_heads
@@ -153,7 +158,11 @@ def check_start_up(geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOpti
     if geo.mla:
         raise GateError(f"{refuse}MLA models take another backend; see vllm-triton-mla", "mla")
     if geo.v_dim != geo.head_dim:
-        raise GateError(f"{refuse}keys ({geo.head_dim}) and values ({geo.v_dim}) must be equally wide", "head_dim_v")
+        raise GateError(
+            f"vllm-triton: keys ({geo.head_dim}) and values ({geo.v_dim}) must be equally wide; vLLM takes another "
+            f"backend for such a layer, from 0.24 on this one's fork: see vllm-triton-diffkv",
+            "head_dim_v",
+        )
     if geo.head_dim < MIN_HEAD_DIM:
         raise GateError(f"{refuse}head dim {geo.head_dim} is below {MIN_HEAD_DIM}", "head_dim")
     if kv.dtype not in rules.cache_dtypes:
@@ -236,10 +245,10 @@ def _tiles(geo: Geometry, kv: KvCache, gpu: Gpu, rules: VllmTritonRules) -> tupl
     """Keys of a tile in 3D and in 2D."""
     if rules.gemma3_tile and geo.window == GEMMA3_WINDOW and geo.head_dim in GEMMA3_HEAD_DIMS:
         return WIDE_TILE, WIDE_TILE
-    return (WIDE_TILE if _query_is_fp8(kv, gpu, rules) else NARROW_TILE), WIDE_TILE
+    return (WIDE_TILE if query_is_fp8(kv, gpu, rules) else NARROW_TILE), WIDE_TILE
 
 
-def _query_is_fp8(kv: KvCache, gpu: Gpu, rules: VllmTritonRules) -> bool:
+def query_is_fp8(kv: KvCache, gpu: Gpu, rules: VllmTritonRules) -> bool:
     """Whether Q has 1-byte elements: given so, or quantised because the cache is FP8 (supports_quant_query_input)."""
     if kv.query_dtype == "fp8":
         return True
