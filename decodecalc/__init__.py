@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         ShardingError,
         UnknownNameError,
     )
-    from decodecalc.geometry import Geometry
+    from decodecalc.geometry import Gather, Geometry, Indexer
     from decodecalc.gpus import Gpu, detect_gpu, gpu_names, load_gpu
     from decodecalc.kvcache import KvCache
     from decodecalc.launch.plan import Gate, KernelLaunch, LaunchPlan, Splits
@@ -49,8 +49,10 @@ _HOME = {
     "DecodecalcError": "decodecalc.errors",
     "Gate": "decodecalc.launch.plan",
     "GateError": "decodecalc.errors",
+    "Gather": "decodecalc.geometry",
     "Geometry": "decodecalc.geometry",
     "Gpu": "decodecalc.gpus",
+    "Indexer": "decodecalc.geometry",
     "InputError": "decodecalc.errors",
     "KernelLaunch": "decodecalc.launch.plan",
     "KvCache": "decodecalc.kvcache",
@@ -97,8 +99,10 @@ __all__ = [
     "DecodecalcError",
     "Gate",
     "GateError",
+    "Gather",
     "Geometry",
     "Gpu",
+    "Indexer",
     "InputError",
     "KernelLaunch",
     "KvCache",

@@ -16,20 +16,23 @@ MAX_KEYS = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Batch(Shown):
-    """A decode step. `seq_lens[r]` keys and `q_lens[r]` query tokens of request r; keys include the new tokens.
+    """One decode step: the keys and the query tokens of every request.
 
     >>> Batch.uniform(batch=2, context=2560).seq_lens
     (2560, 2560)
     >>> Batch([128, 8192]).max_seq_len
     8192
-
-    A sparse layer's kernel sees lists of gathered entries instead of sequences: `seq_lens` then counts those, and
-    `contexts` the keys of the sequences (`seen_by` makes such a batch).
     """
 
     seq_lens: tuple[int, ...]
+    """Keys of each request [R], the new tokens included. For a sparse layer's kernel: gathered cache entries of
+    each request."""
     q_lens: tuple[int, ...]
+    """Query tokens of each request [R]; 1 each unless tokens are drafted. The constructor takes one number for
+    all as well."""
     contexts: tuple[int, ...] | None
+    """Keys of each request's sequence [R] where `seq_lens` counts gathered entries (`seen_by` makes such a
+    batch); else None."""
 
     def __init__(
         self, seq_lens: Iterable[int], q_lens: int | Sequence[int] = 1, contexts: Iterable[int] | None = None

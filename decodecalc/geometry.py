@@ -114,27 +114,33 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Geometry(Shown):
-    """One attention layer on one rank.
-
-    `head_dim` is the width of a key, `head_dim_v` of a value (they differ for MLA and a few others). With
-    `mla` the cache holds one latent of `head_dim` elements per key, and the value is a view of its first
-    `head_dim_v`: the latent is read once. `window` counts the keys a query may see, itself included; None is
-    full attention. `sinks` adds one learned logit per query head to the softmax's sum. `gather` is set for sparse
-    layers: a query reads a list of cache entries, to which no window applies.
+    """One attention layer as one rank sees it.
 
     >>> Geometry(q_heads=32, kv_heads=8, head_dim=128).group
     4
     """
 
     q_heads: int
+    """Query heads of this rank."""
     kv_heads: int
+    """KV heads of this rank; it divides `q_heads`."""
     head_dim: int
+    """Elements of a key. With MLA this is the width of the latent that the cache holds for a key."""
     head_dim_v: int | None = None
+    """Elements of a value; None stands for `head_dim`. With MLA the value is a view of the first `head_dim_v`
+    elements of the latent, which is read once."""
     window: int | None = None
+    """Keys that a query may see, its own included; None stands for full attention."""
     sinks: bool = False
+    """Whether each query head adds one learned logit to the sum of the softmax."""
     mla: bool = False
+    """Whether the layer is multi-head latent attention: the cache holds one latent per key, which serves as key
+    and value."""
     softcap: float | None = None
+    """Soft cap c of the scores, which become c * tanh(score / c); None where they are not capped."""
     gather: Gather | None = None
+    """For a sparse layer: the list of cache entries that a query reads, and the keys near it. None where every
+    key is read."""
 
     def __post_init__(self) -> None:
         for name, high in (("q_heads", MAX_HEADS), ("kv_heads", MAX_HEADS), ("head_dim", MAX_HEAD_DIM)):

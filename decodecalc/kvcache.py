@@ -39,17 +39,16 @@ def dtype_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KvCache(Shown):
-    """Layout of the paged KV cache.
-
-    `page_size` is the page a kernel sees, in keys; 1 is a flat per-token index list. `allocator_page_size` is the
-    page the engine's allocator hands out (a multiple of `page_size`; the same when None). `query_dtype` is the
-    element type of Q: engines quantise Q to FP8 with an FP8 cache on some paths.
-    """
+    """How the paged KV cache is laid out, and the element type of the query that reads it."""
 
     dtype: str = "bf16"
+    """Element type of keys and values: a key of `DTYPE_BYTES`, or an alias such as `fp8_e4m3`."""
     page_size: int = 16
+    """Keys of a page as the kernel sees it. 1 stands for a flat list with an index for every token."""
     allocator_page_size: int | None = None
+    """Keys of a page that the engine's allocator hands out, a multiple of `page_size`; None stands for the same."""
     query_dtype: str = "bf16"
+    """Element type of the query. On some paths an engine quantises the query to FP8 when the cache is FP8."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_name(self.dtype))

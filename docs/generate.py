@@ -199,33 +199,24 @@ def _table(table: Any) -> str:
 
 
 _GROUPS = {
-    "What is planned": ("load_model", "zoo_names", "Model", "Geometry", "Batch", "KvCache"),
+    "What is planned": ("load_model", "zoo_names", "Model", "RankModel", "LayerGroup", "Geometry", "Gather", "Indexer",
+                        "Batch", "KvCache"),
     "On what": ("load_gpu", "gpu_names", "detect_gpu", "Gpu"),
-    "The launch": ("plan", "engine_names", "LaunchPlan"),
-    "What it means": ("occupancy", "segments", "traffic", "roofline", "paging"),
-    "How long it takes": ("predict", "Prediction", "choose", "Choice", "load_calibration", "Calibration"),
-    "Many at once": ("sweep",),
+    "The launch": ("plan", "engine_names", "LaunchPlan", "KernelLaunch", "Splits", "Gate"),
+    "What it means": ("occupancy", "Occupancy", "segments", "Segment", "traffic", "Traffic", "roofline", "Roofline",
+                      "paging", "Paging"),
+    "How long it takes": ("predict", "Prediction", "token_time", "TokenTime", "choose", "Choice", "load_calibration",
+                          "Calibration"),
+    "Many at once": ("sweep", "Axes"),
     "Errors": ("DecodecalcError", "InputError", "UnknownNameError", "ShardingError", "ModelConfigError", "GateError",
                "MissingDependencyError"),
 }  # fmt: skip
 # Values that public functions return, which `decodecalc` itself does not export.
 _RETURNED = {
     "On what": ("decodecalc.gpus.gpu.Peak",),
-    "What is planned": ("decodecalc.models.model.LayerGroup", "decodecalc.models.model.RankModel"),
-    "The launch": (
-        "decodecalc.launch.plan.Splits",
-        "decodecalc.launch.plan.KernelLaunch",
-        "decodecalc.launch.plan.Gate",
-    ),
-    "What it means": (
-        "decodecalc.analysis.occupancy.Occupancy",
-        "decodecalc.analysis.segments.Segment",
-        "decodecalc.analysis.traffic.Traffic",
-        "decodecalc.analysis.roofline.Roofline",
-        "decodecalc.analysis.roofline.TileWork",
-        "decodecalc.analysis.paging.Paging",
-    ),
-    "Many at once": ("decodecalc.sweeps.axes.Axes",),
+    "What it means": ("decodecalc.analysis.roofline.TileWork",),
+    "How long it takes": ("decodecalc.cost.choice.CurvePoint", "decodecalc.cost.choice.Regret"),
+    "Many at once": ("decodecalc.sweeps.columns.Chunk",),
 }
 
 

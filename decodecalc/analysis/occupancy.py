@@ -29,30 +29,39 @@ FLIP_SEARCH_LIMIT = 4096
 class Occupancy(Shown):
     """Blocks of stage 1 against SMs.
 
-    sm_coverage: share of the SMs that get at least one live block, if each free SM takes one first. waves: live blocks
-    over SMs. s_star: smallest split count whose first wave covers the SMs; blocks_at_s_star: blocks at that count.
-    Fields are numbers from `occupancy`, [N] arrays from `occupancy_arrays`.
+    Fields are numbers from `occupancy` and [N] arrays from `occupancy_arrays`.
     """
 
     launched_blocks: Any
+    """Blocks in the grid."""
     live_blocks: Any
+    """Blocks that do work."""
     unsplit_blocks: Any
+    """Blocks of the same step without splits."""
     sm_count: int
+    """SMs of the GPU."""
     sm_coverage: Any
+    """Share of the SMs that get at least one live block when every free SM takes one first; between 0 and 1."""
     idle_sms: Any
+    """SMs that get no live block."""
     waves: Any
+    """Live blocks over SMs."""
     s_star: Any
+    """Smallest split count whose first wave covers the SMs."""
     blocks_at_s_star: Any
+    """Blocks at that split count."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
 
-def occupancy(plan: LaunchPlan, gpu: Gpu | None = None) -> Occupancy:
-    """Coverage of `gpu` (the plan's own when None) by the plan's stage-1 kernel."""
+def occupancy(plan: LaunchPlan, gpu: Gpu | str | None = None) -> Occupancy:
+    """How the plan's stage-1 kernel covers `gpu`, a GPU or its name (the plan's own when None)."""
+    from decodecalc.gpus import load_gpu
+
     check_plan(plan)
-    sms = (gpu or plan.gpu).sm_count
+    sms = (plan.gpu if gpu is None else load_gpu(gpu)).sm_count
     return _occupancy(plan.stage1.launched_blocks, plan.live_blocks, plan.unsplit_blocks, sms)
 
 

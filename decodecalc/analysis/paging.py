@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from decodecalc.errors import GateError, InputError
+from decodecalc.errors import GateError, InputError, check_type
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan, check_plan
@@ -20,29 +20,40 @@ INDEX_BYTES = 4  # page ids and per-token indices are int32 in every engine mode
 
 @dataclass(frozen=True, slots=True)
 class Paging(Shown):
-    """Of the longest request unless `total` is in the name; shares are ratios to KV bytes of one KV head.
-
-    table_entries: page ids of a request; table_bytes: their bytes; ids_per_tile: page ids a tile needs (1 when it
-    fits in a page); tile_straddles: a tile can begin in one page and end in another; runs_per_tile: contiguous runs
-    of a tile's keys. allocator_*: the table in allocator pages, and how many kernel pages each expands to.
-    """
+    """What paging costs. Fields describe the longest request unless `total` is in their name."""
 
     page_size: int
+    """Keys of a page as the kernel sees it."""
     layout: str
+    """`block table` or, with pages of one key, `per-token index list`."""
     table_entries: int
+    """Page ids of the request."""
     table_bytes: int
+    """Bytes of these page ids."""
     table_total_bytes: int
+    """Bytes of the page ids of all requests."""
     table_share: float
+    """`table_bytes` over the KV bytes of one KV head."""
     last_page_keys: int
+    """Keys in the last page of the request."""
     wasted_keys_total: int
+    """Keys for which the allocator reserves room that no request uses."""
     ids_per_tile: int
+    """Page ids that a tile needs; 1 when tiles fit into a page."""
     tile_straddles: bool
+    """Whether a tile can begin in one page and end in another."""
     run_bytes: float
+    """Bytes of a tile's keys that lie together, for one KV head."""
     index_bytes_per_key: float
+    """Bytes of page ids per key."""
     allocator_page_size: int
+    """Keys of a page as the allocator hands it out."""
     allocator_ratio: int
+    """Kernel pages of an allocator page; 0 where the sizes do not fit."""
     allocator_entries: int
+    """Allocator pages of the request."""
     startup_error: str | None
+    """Why an engine refuses these page sizes when it starts; None where they fit."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -75,6 +86,8 @@ def allocator_ratio(kv: KvCache) -> int:
 def paging(plan: LaunchPlan, kv: KvCache | None = None) -> Paging:
     """Paging of the plan's batch under its cache layout, or under another one."""
     check_plan(plan)
+    if kv is not None:
+        check_type("kv", kv, KvCache, "for example decodecalc.KvCache(page_size=64)")
     cache = kv or plan.kv
     geo, tile = plan.geometry, plan.tile_keys
     page = cache.page_size

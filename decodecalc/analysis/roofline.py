@@ -22,16 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TileWork:
-    """One loop iteration of one stage-1 block: `rows` x `keys` scores of which `live_rows` rows hold a query."""
+    """Work of one loop iteration of one stage-1 block, for one KV head."""
 
     rows: int
+    """Query rows of the tile."""
     live_rows: int
+    """Rows that hold a query."""
     keys: int
+    """Keys of the tile."""
     kv_bytes: float
+    """Bytes of keys and values that it loads."""
     flop: int
+    """FLOP on rows that hold a query."""
     executed_flop: int
+    """FLOP on all rows."""
     wasted_row_share: float
+    """Share of the rows that hold no query."""
     intensity_flop_per_byte: float
+    """`flop` over `kv_bytes`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -40,29 +48,40 @@ class TileWork:
 
 @dataclass(frozen=True, slots=True)
 class Roofline(Shown):
-    """One layer on one GPU. memory_bound_factor: ridge over intensity (above 1: memory-bound by that factor).
-
-    intensity_flop_per_byte counts KV bytes only; intensity_total_flop_per_byte every byte the step moves (partial
-    states lower it). roofline_s: the larger of bytes over bandwidth and FLOP over peak, no overheads: a floor, not a
-    prediction.
-    """
+    """Arithmetic and bytes of one layer of one step against the peaks of one GPU."""
 
     kind: str
+    """MHA, GQA, MQA or MLA."""
     flop: int
+    """FLOP of the two matrix products over visible keys."""
     kv_read_bytes: int
+    """Bytes of the visible keys and values, each counted once."""
     total_bytes: int
+    """All bytes that the step moves, partial states included."""
     intensity_flop_per_byte: float
+    """`flop` over `kv_read_bytes`."""
     intensity_total_flop_per_byte: float
+    """`flop` over `total_bytes`; partial states lower it."""
     peak_dtype: str
+    """Element type whose matrix peak is used."""
     peak_reason: str
+    """Why it is this type."""
     peak_flop_per_s: float | None
+    """The matrix peak, in FLOP per second; None where it is not known."""
     hbm_bytes_per_s: float | None
+    """Peak bandwidth of the memory, in bytes per second; None where it is not known."""
     ridge_flop_per_byte: float | None
+    """Intensity at which the two limits meet; None where a peak is not known."""
     memory_bound_factor: float | None
+    """Ridge over intensity: the layer is memory-bound by this factor when it is above 1."""
     memory_s: float | None
+    """Seconds of `kv_read_bytes` at the peak bandwidth."""
     compute_s: float | None
+    """Seconds of `flop` at the matrix peak."""
     roofline_s: float | None
+    """The larger of the two. It counts no overheads: a lower bound, not a prediction."""
     tile: TileWork
+    """Work of one tile."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the tile flattened with a `tile_` prefix."""
@@ -90,10 +109,15 @@ def intensity_limit(geo: Geometry, kv: KvCache) -> float:
     return 2 * geo.q_heads * (geo.head_dim + geo.v_dim) / kv.bytes_per_key(geo)
 
 
-def roofline(plan: LaunchPlan, gpu: Gpu | None = None) -> Roofline:
-    """The plan's layer on `gpu` (the plan's own when None). The peak is that of the cache's element type."""
+def roofline(plan: LaunchPlan, gpu: Gpu | str | None = None) -> Roofline:
+    """The plan's layer on `gpu`, a GPU or its name (the plan's own when None).
+
+    The matrix peak is that of the query's element type, in which the kernel multiplies.
+    """
+    from decodecalc.gpus import load_gpu
+
     check_plan(plan)
-    device = gpu or plan.gpu
+    device = plan.gpu if gpu is None else load_gpu(gpu)
     geo, kv = plan.geometry, plan.kv
     moved = traffic(plan)
     flop = attention_flop(geo, plan.batch.seq_lens, plan.batch.q_lens)

@@ -16,20 +16,26 @@ from decodecalc.launch.plan import LaunchPlan, check_plan
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Split `split` of request `request`: `keys` keys from `start` up to `end`, `visible_keys` of them in the window.
-
-    pieces: how many separate ranges the keys make: 1, or more where tiles are dealt to the splits in turn.
-    """
+    """One split of one request."""
 
     request: int
+    """Number of the request, from 0."""
     split: int
+    """Number of the split, from 0."""
     start: int
+    """First key of the split."""
     end: int
+    """Key after the last one."""
     keys: int
+    """Keys that the split owns."""
     tiles: int
+    """Tiles that these keys make."""
     visible_keys: int
+    """Keys of the split that a query token can see."""
     state: str
+    """`live`, `outside window` or `early exit` (see the module)."""
     pieces: int
+    """Separate key ranges of the split: 1, or more where tiles are dealt to the splits in turn; 0 without keys."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

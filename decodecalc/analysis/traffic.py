@@ -25,32 +25,45 @@ PARTIAL_BYTES = 4  # one of `state_values`: fp32; policies count 16-bit partial 
 
 @dataclass(frozen=True, slots=True)
 class Traffic(Shown):
-    """All in bytes for one layer of one step on one rank; `_share` is a ratio to `kv_read_bytes`.
+    """Bytes that one layer of one step moves on one rank.
 
-    Fields are ints and floats from `traffic`, [N] arrays from `traffic_arrays`: one set of formulas serves both.
-
-    partial_state_bytes: one partial state of one (token, query head, split). merge_worthwhile: the partial traffic
-    is at most `WORTHWHILE_SHARE` of the KV bytes. indexer_read_bytes: index keys of the whole sequence that a sparse
-    layer's indexer scores, once for a request; its queries and the scores are not counted. index_list_bytes: the list
-    that it leaves, as int32 indices, read once. Each query token has a list of its own: their keys count as different.
+    Fields are numbers from `traffic` and [N] arrays from `traffic_arrays`: the same formulas serve both.
     """
 
     kv_read_bytes: Any
+    """Useful bytes: keys and values that a query token sees, each counted once. The query tokens of a sparse
+    layer have lists of their own, whose keys count as different."""
     kv_requested_bytes: Any
+    """Bytes that stage 1 asks for: whole tiles at the edge of a window, once for every block that walks them."""
     kv_reads_per_key: Any
+    """`kv_requested_bytes` over `kv_read_bytes`."""
     partial_state_bytes: int
+    """Bytes of the partial state of one (token, query head, split)."""
     partial_states_live: Any
+    """Partial states that are written."""
     partial_written_bytes: Any
+    """Bytes of partial states that stage 1 writes."""
     partial_read_bytes: Any
+    """Bytes of partial states that the merge reads."""
     partial_allocated_bytes: Any
+    """Bytes that the buffers for partial states hold: an upper bound, not traffic."""
     partial_traffic_bytes: Any
+    """Partial states written and read, in bytes."""
     partial_share: Any
+    """`partial_traffic_bytes` over `kv_read_bytes`."""
     partial_allocated_share: Any
+    """Twice `partial_allocated_bytes` over `kv_read_bytes`."""
     query_bytes: Any
+    """Bytes of the queries."""
     output_bytes: Any
+    """Bytes of the output."""
     merge_worthwhile: Any
+    """Whether `partial_share` is at most `WORTHWHILE_SHARE`."""
     indexer_read_bytes: Any = 0
+    """Bytes of the index keys that a sparse layer's indexer scores: those of the whole sequence, once for a
+    request. Its queries and scores are not counted."""
     index_list_bytes: Any = 0
+    """Bytes of the list that the indexer leaves, int32 indices that are read once."""
 
     @property
     def cache_read_bytes(self) -> Any:

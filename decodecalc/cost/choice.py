@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
-from decodecalc.cost.load import load_calibration
+from decodecalc.cost.load import own_calibration
 from decodecalc.cost.own_launch import row_block, used_rows
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
@@ -16,9 +16,10 @@ from decodecalc.cost.token import sum_layers
 from decodecalc.cost.tuning import Tuning, gathered, path_rates, split_curve, tune
 from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
 from decodecalc.engines.registry import load_policies
-from decodecalc.errors import DecodecalcError
+from decodecalc.errors import DecodecalcError, InputError
 from decodecalc.intmath import cdiv
 from decodecalc.launch.coverage import s_star
+from decodecalc.launch.plan import check_step
 from decodecalc.units import human_seconds
 from decodecalc.values import Shown
 
@@ -171,8 +172,9 @@ def choose(
     from decodecalc.gpus import load_gpu
     from decodecalc.kvcache import KvCache as Cache
 
+    check_step(geo, batch, kv)
     device, cache, batch = load_gpu(gpu), kv or Cache(), batch.seen_by(geo)
-    known = calibration or load_calibration(gpu=device)
+    known = own_calibration(calibration, device)
     best = tune(geo, batch, cache, device, known, l2=l2)
     rows = used_rows(geo, batch.max_q_len)
     variant = wanted_variant(BUNDLED, geo, cache, best.tile_keys, rows, best.warps, best.stages)
@@ -218,6 +220,8 @@ def _time_at(curve: tuple[CurvePoint, ...], splits: int) -> float:
 
 
 def _engines(given: Sequence[str | tuple[Policy, str | None]] | None) -> Iterator[tuple[Policy, str | None]]:
+    if isinstance(given, str):
+        raise InputError(f"engines must be a list of names, for example [{given!r:.60}], not one name")
     for engine in ["all"] if given is None else given:
         if isinstance(engine, str):
             yield from load_policies([engine])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from decodecalc.cost.calibration import Calibration, parse_calibration, read_calibration
 from decodecalc.cost.extrapolate import extrapolate
-from decodecalc.errors import InputError
+from decodecalc.errors import InputError, check_type
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -26,7 +26,7 @@ def load_calibration(spec: str | os.PathLike[str] | None = None, gpu: Gpu | str 
     """
     from decodecalc.gpus import load_gpu
 
-    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
+    device = None if gpu is None else load_gpu(gpu)
     if spec is not None:
         loaded = read_calibration(os.fspath(spec))
         if device is not None and not fits(loaded, device):
@@ -43,6 +43,14 @@ def load_calibration(spec: str | os.PathLike[str] | None = None, gpu: Gpu | str 
         if fits(calibration, device):
             return calibration
     return _extrapolated(device)
+
+
+def own_calibration(calibration: Calibration | None, gpu: Gpu) -> Calibration:
+    """`calibration`, or the one for `gpu` where None was given. InputError where it is something else."""
+    if calibration is None:
+        return load_calibration(gpu=gpu)
+    check_type("calibration", calibration, Calibration, "decodecalc.load_calibration(path) reads one")
+    return calibration
 
 
 def fits(calibration: Calibration, gpu: Gpu) -> bool:

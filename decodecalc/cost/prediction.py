@@ -11,7 +11,7 @@ import numpy as np
 from decodecalc.analysis.roofline import roofline
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.cuts import Cuts, cuts_of
-from decodecalc.cost.load import load_calibration
+from decodecalc.cost.load import load_calibration, own_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.own_launch import row_block, under_rule, used_rows
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
@@ -23,7 +23,7 @@ from decodecalc.cost.work import closed_form, pick, work_of
 from decodecalc.errors import InputError
 from decodecalc.intmath import IntArray, distinct
 from decodecalc.launch.arrays import Batches, Launches, plan_arrays
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.units import human_seconds
 from decodecalc.values import Shown
 
@@ -250,8 +250,9 @@ def _plan_part(
     """A plan is an array of one step."""
     from decodecalc.gpus import load_gpu
 
+    check_plan(plan)
     device = plan.gpu if gpu is None else load_gpu(gpu)
-    known = calibration or load_calibration(gpu=device)
+    known = own_calibration(calibration, device)
     batches, found = plan_arrays(plan)
     (part,) = _parts(plan.engine, plan.geometry, batches, plan.kv, device, found, known, kernel, l2, launch)
     return known, part

@@ -10,6 +10,7 @@ from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.prediction import OWN, Prediction, predict
 from decodecalc.engines.registry import load_policy, split_version
+from decodecalc.errors import check_type
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model, load_model
 from decodecalc.units import human_seconds
@@ -94,7 +95,9 @@ def token_time(
     """
     from decodecalc.gpus import load_gpu
 
-    rank = (load_model(model) if isinstance(model, str) else model).shard(tp)
+    check_type("batch", batch, Batch, "for example decodecalc.Batch([128, 8192])")
+    check_type("engine", engine, str, "its name, for example 'vllm-triton'")
+    rank = (model if isinstance(model, Model) else load_model(model)).shard(tp)
     name, version = split_version(engine)
     policy, device, cache = load_policy(name), load_gpu(gpu), kv or KvCache()
     given = {**policy.own_options({}, rank.model_kv_heads), **(options or {})}

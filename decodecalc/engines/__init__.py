@@ -9,14 +9,10 @@ from decodecalc.engines.registry import engine_names, load_policies, load_policy
 from decodecalc.errors import GateError, check_type
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch.plan import LaunchPlan
+from decodecalc.launch.plan import LaunchPlan, check_step
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
-
-# Where the objects that planning takes come from: error messages say it.
-GEOMETRY_FROM = "a layer of one rank: model.shard(tp).layer_groups[i].geometry"
-BATCH_FROM = "for example decodecalc.Batch([128, 8192])"
 
 __all__ = ["engine_names", "load_policies", "load_policy", "plan", "split_version"]
 
@@ -40,14 +36,10 @@ def plan(
     from decodecalc.gpus import load_gpu
 
     check_type("engine", engine, str, "its name, for example 'vllm-triton'")
-    check_type("geometry", geometry, Geometry, GEOMETRY_FROM)
-    check_type("batch", batch, Batch, BATCH_FROM)
-    if kv is not None:
-        check_type("kv", kv, KvCache, "for example decodecalc.KvCache(dtype='fp8')")
+    check_step(geometry, batch, kv)
     name, version = split_version(engine)
-    device = load_gpu(gpu) if isinstance(gpu, str) else gpu
     layer = geometry.as_dense() if as_dense else geometry
     try:
-        return load_policy(name).plan(layer, batch, kv or KvCache(), device, options, version)
+        return load_policy(name).plan(layer, batch, kv or KvCache(), load_gpu(gpu), options, version)
     except GateError as refused:
         raise with_sparse_engines(refused) from None

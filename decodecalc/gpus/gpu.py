@@ -11,11 +11,14 @@ from decodecalc.values import Shown
 
 
 class Peak(NamedTuple):
-    """A matrix peak: the rate (None when nobody knows it), the dtype whose peak it is, and why that one."""
+    """The matrix peak that applies to maths on one dtype."""
 
     flop_per_s: float | None
+    """Dense rate in FLOP per second; None when it is not known."""
     dtype: str
+    """The dtype whose peak it is."""
     reason: str
+    """Why it is the peak of this dtype."""
 
 
 # The field of each dtype's peak, and the dtype that the maths runs in when the device has no such mode. A cache
@@ -37,52 +40,83 @@ _MODE = {"nvfp4": "fp4", "mxfp4": "fp4"}
 
 @dataclass(frozen=True, slots=True)
 class Gpu(Shown):
-    """One GPU as a kernel launch sees it. SI units; None where a value is not known or does not exist.
+    """One GPU as a kernel launch sees it. Values are in SI units; None means unknown or nonexistent.
 
-    Matrix peaks are dense and, where the rates differ, with FP32 accumulate. `memory_bytes` is the marketed size,
-    `memory_usable_bytes` what the driver reports (often larger: marketed "GB" may be GiB). `l2_bytes` is what the
-    driver reports, which on AMD multi-die parts is the L2 of one die: use `l2_total_bytes`. On AMD an SM is a
-    compute unit and a warp a wavefront. `table_name` is the entry of the bundled table that the values come from,
-    `origin` says where this object was made, `warnings` what differs from the table.
+    On AMD devices an SM is a compute unit and a warp is a wavefront.
 
     >>> Gpu(name="mine", sm_count=100, hbm_bytes_per_s=2e12).sm_count
     100
     """
 
     name: str
+    """Short name."""
     sm_count: int
+    """Streaming multiprocessors (compute units on AMD)."""
     hbm_bytes_per_s: float | None = None
+    """Peak bandwidth of the device memory, in bytes per second."""
     display_name: str | None = None
+    """Name for people, as a vendor writes it."""
     vendor: str | None = None
+    """`NVIDIA`, `AMD` or `Intel`."""
     architecture: str | None = None
+    """Architecture and chip."""
     compute_capability: tuple[int, int] | None = None
+    """CUDA compute capability: (major, minor)."""
     gfx: str | None = None
+    """Name of the AMD instruction set, such as `gfx942`."""
     warp_size: int | None = None
+    """Threads of a warp."""
     memory_bytes: int | None = None
+    """Device memory as it is marketed, 1 GB as 1e9 bytes."""
     memory_usable_bytes: int | None = None
+    """Device memory as the driver reports it, in bytes; often more than the marketed size, whose GB may be GiB."""
     l2_bytes: int | None = None
+    """L2 cache as the driver reports it, in bytes. On AMD parts with several dies it is that of one die: see
+    `l2_total_bytes`."""
     l2_partitions: int | None = None
+    """Partitions of the L2 cache; on AMD the dies that have an L2 of their own."""
     last_level_cache_bytes: int | None = None
+    """Cache between the L2 and the memory, in bytes, where there is one."""
     smem_bytes_per_sm: int | None = None
+    """Shared memory of an SM, in bytes."""
     max_smem_bytes_per_block: int | None = None
+    """Shared memory that one block may ask for, in bytes."""
     registers_per_sm: int | None = None
+    """32-bit registers of an SM."""
     max_threads_per_sm: int | None = None
+    """Threads that can be resident on an SM."""
     max_blocks_per_sm: int | None = None
+    """Blocks that can be resident on an SM."""
     boost_clock_hz: float | None = None
+    """Highest SM clock, in Hz."""
     tensor_reference_clock_hz: float | None = None
+    """Clock at which the matrix peaks are stated, in Hz."""
     tensor_fp16_flop_per_s: float | None = None
+    """Dense FP16 matrix peak with FP32 accumulation, in FLOP per second."""
     tensor_bf16_flop_per_s: float | None = None
+    """Dense BF16 matrix peak with FP32 accumulation, in FLOP per second."""
     tensor_fp8_flop_per_s: float | None = None
+    """Dense FP8 matrix peak with FP32 accumulation, in FLOP per second."""
     tensor_int8_op_per_s: float | None = None
+    """Dense INT8 matrix peak, in operations per second."""
     tensor_fp4_flop_per_s: float | None = None
+    """Dense FP4 matrix peak, in FLOP per second."""
     fp32_flop_per_s: float | None = None
+    """FP32 vector peak, in FLOP per second."""
     tdp_w: float | None = None
+    """Power limit of the board, in watts."""
     interconnect_bytes_per_s_per_direction: float | None = None
+    """Bandwidth of the GPU-to-GPU link in one direction, in bytes per second."""
     device_names: tuple[str, ...] = ()
+    """Names that the driver reports for this GPU."""
     absent_tensor_modes: tuple[str, ...] = ()
+    """Those of fp16, bf16, fp8, int8 and fp4 for which the device has no matrix instructions."""
     table_name: str | None = None
+    """Entry of the bundled table that the values come from; None where they come from elsewhere."""
     origin: str = "given"
+    """Where this object was made: the table, a file, the live device, or `given`."""
     warnings: tuple[str, ...] = ()
+    """Where the live device differs from the table."""
 
     def __post_init__(self) -> None:
         where = f"GPU {self.name[:60]!r}" if isinstance(self.name, str) else "GPU"

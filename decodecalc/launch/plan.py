@@ -38,11 +38,14 @@ MERGES = {
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One named condition of a policy, its outcome, and the numbers that decided it."""
+    """One named condition of a policy, with its outcome."""
 
     name: str
+    """The condition in snake_case."""
     passed: bool
+    """Whether the condition holds."""
     reason: str
+    """The numbers that decided it, in words."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -51,19 +54,20 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """One kernel of the step.
-
-    `role` is stage1, merge or scheduler; `threads` per block, None where the source does not fix it.
-    `live_blocks` are the blocks that do work (the rest of the grid returns at once); `tile_keys` the keys that one
-    loop iteration loads, for stage 1.
-    """
+    """One kernel that the step launches."""
 
     name: str
+    """The engine's name of the kernel."""
     role: str
+    """`stage1` (reads the keys), `merge` (combines partial states) or `scheduler` (writes a work list)."""
     grid: tuple[int, ...]
+    """Blocks in each dimension of the grid."""
     threads: int | None
+    """Threads of a block; None where the source does not fix them."""
     live_blocks: int
+    """Blocks that do work. The other blocks of the grid return at once."""
     tile_keys: int | None = None
+    """Keys that one loop iteration of a block loads; None for kernels that read no keys."""
 
     @property
     def launched_blocks(self) -> int:
@@ -146,22 +150,24 @@ def dealt_keys(keys: Any, tile: Any, splits: Any, i: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """How each request's keys are cut.
-
-    requested[r]: what the rule asked for; launched: the grid's split extent, one number for the launch; live[r]: splits
-    that own keys after rounding; working[r]: live splits with at least one tile inside the window (fewer than live only
-    with a sliding window); keys[r]: the live splits' key ranges, end exclusive.
-    interleave_keys: None where every split owns one contiguous range; else the keys of one tile, and the tiles of a
-    request are dealt to its live splits in turn. keys[r] then holds the span of each split, from its first key to its
-    last one, and the spans overlap: `pieces` and `key_counts` are right for both.
-    """
+    """How the keys of each of the R requests are cut into splits."""
 
     requested: tuple[int, ...]
+    """Splits that the rule asks for, per request [R]."""
     launched: int
+    """Splits in the grid: one number for the whole launch."""
     live: tuple[int, ...]
+    """Splits that own keys after rounding, per request [R]."""
     working: tuple[int, ...]
+    """Live splits that have at least one tile inside the window, per request [R]. Only a sliding window makes
+    them fewer than `live`."""
     keys: Sequence[list[KeyRange]] = field(repr=False)
+    """Key ranges (start, end) of each request's live splits [R], end exclusive. Where tiles are interleaved,
+    each range is the span from the first key of a split to its last, and spans overlap; `pieces` and
+    `key_counts` are right in both cases."""
     interleave_keys: int | None = None
+    """Keys of a tile where the tiles of a request are dealt to its live splits in turn; None where every split
+    owns one contiguous range."""
 
     def pieces(self, r: int) -> list[list[KeyRange]]:
         """The key ranges [(start, end), …] that each live split of request r walks, in its order, end exclusive.
@@ -187,51 +193,63 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan(Shown):
-    """What one engine launches for one layer of one decode step.
-
-    path: `2d` (unsplit) / `3d` (split) for vllm-triton, `unsplit` / `split` elsewhere.
-    is_split: whether the split path runs (partial states are made and combined). merge_in: where they are combined, one
-    of `MERGES`; None where nothing is split. Only `kernel` has a launch of its own (`merge`).
-    blocks_per_split[r]: stage-1 blocks that walk each live split of request r, over all KV heads and query tiles.
-    keys_read[r]: keys that each of those block columns loads (the window's tiles only, when there is one).
-    block_rows: query rows of a stage-1 tile (tokens x group), live_rows: how many of them hold a query.
-    state_values: size of one partial state of one (token, query head, split) in fp32 numbers (a 16-bit value counts as
-    half); 0 when nothing is split.
-    partial_splits[r]: partial states in memory of each (token, query head) of request r: its live splits, or 0 where
-    one block writes the output itself or a cluster combines them in shared memory. shared_slots: `splits.launched`
-    counts slots of the whole batch, not splits of each request. scratch_bytes: partial-state buffers that the engine
-    allocates.
-    determinism: where split boundaries come from: `invariant` (always one split), `fixed size` (a constant number of
-    keys), `fixed count` (a constant number of splits: the same in any batch, but not as the request grows) or
-    `batch-dependent`.
-    detail: the engine's own quantities under the engine's own names.
-    """
+    """What one engine launches for one layer of one decode step of R requests."""
 
     engine: str
+    """Name of the policy."""
     version: str
+    """Version of the policy."""
     path: str
+    """`2d` (unsplit) or `3d` (split) for the engine that uses these words; `unsplit` or `split` elsewhere."""
     is_split: bool
+    """Whether the split path runs: blocks make partial states, and these are combined."""
     merge_in: str | None
+    """Where partial states are combined: a key of `MERGES`, or None where nothing is split. Only `kernel` has a
+    launch of its own (`merge`)."""
     geometry: Geometry
+    """The layer."""
     batch: Batch
+    """The step as the layer's kernel sees it."""
     kv: KvCache
+    """The cache."""
     gpu: Gpu
+    """The GPU."""
     kernels: tuple[KernelLaunch, ...]
+    """The kernels in launch order."""
     splits: Splits
+    """How the keys are cut."""
     gates: tuple[Gate, ...]
+    """The conditions of the policy and their outcomes."""
     scratch_bytes: int
+    """Bytes of the buffers for partial states that the engine allocates."""
     blocks_per_split: tuple[int, ...]
+    """Stage-1 blocks that walk each live split of a request, over all KV heads and query tiles [R]."""
     keys_read: tuple[int, ...]
+    """Keys that each of these blocks' columns loads for a request [R]: with a window only the tiles that it touches."""
     partial_splits: tuple[int, ...]
+    """Partial states that reach memory for each (token, query head) of a request [R]: its live splits, or 0
+    where one block writes the output itself or a cluster combines the states in shared memory."""
     shared_slots: bool
+    """Whether `splits.launched` counts slots of the whole batch rather than splits of each request."""
     unsplit_blocks: int
+    """Stage-1 blocks of the same step without splits."""
     tile_keys: int
+    """Keys of a stage-1 tile."""
     block_rows: int
+    """Query rows of a stage-1 tile: tokens times `group`, padded to what the kernel needs."""
     live_rows: int
+    """How many of these rows hold a query."""
     state_values: int
+    """Size of the partial state of one (token, query head, split), in fp32 numbers; a 16-bit value counts as
+    half. 0 when nothing is split."""
     determinism: str
+    """Where split boundaries come from: `invariant` (always one split), `fixed size` (a constant number of
+    keys), `fixed count` (a constant number of splits: the same in any batch, but not as the request grows) or
+    `batch-dependent`."""
     detail: Any = None
+    """The engine's own quantities under the engine's own names, or None."""
     options: Any = None
+    """The engine options that the plan was made with."""
 
     def __str__(self) -> str:
         """One line for people; `repr` and `to_dict` have everything."""
@@ -293,6 +311,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     return value.item() if hasattr(value, "item") else value
+
+
+def check_step(geometry: Any, batch: Any, kv: Any = None) -> None:
+    """InputError when one of what describes a step is of another type; it says where such an object comes from."""
+    check_type("geometry", geometry, Geometry, "a layer of one rank: model.shard(tp).layer_groups[i].geometry")
+    check_type("batch", batch, Batch, "for example decodecalc.Batch([128, 8192])")
+    if kv is not None:
+        check_type("kv", kv, KvCache, "for example decodecalc.KvCache(dtype='fp8')")
 
 
 def check_plan(plan: Any) -> None:

@@ -17,18 +17,18 @@ from decodecalc.values import Shown
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup(Shown):
-    """Layers of one model that run softmax attention with one geometry.
-
-    `layers` counts them and `layer_indices` says which (0 is the model's first layer). `chunk` is set for
-    chunked attention (Llama-4): a query sees only the keys of its own chunk. What a sparse layer gathers is in its
-    geometry (`gather`): `topk` and `compress_ratio` are read from there.
-    """
+    """Layers of one model that run softmax attention and share one geometry."""
 
     name: str
+    """Name of the group, such as `all`, `sliding` or `full`."""
     layers: int
+    """How many layers the group has."""
     geometry: Geometry
+    """What each of them looks like. `geometry.gather` says what a sparse layer reads."""
     chunk: int | None = None
+    """Keys of a chunk for chunked attention (Llama-4), where a query sees only the keys of its own chunk; else None."""
     layer_indices: tuple[int, ...] = field(default=(), repr=False)
+    """Which layers of the model they are; 0 is the first."""
 
     @property
     def topk(self) -> int | None:
@@ -79,19 +79,22 @@ class LayerGroup(Shown):
 
 @dataclass(frozen=True, slots=True)
 class RankModel(Shown):
-    """One rank's share of a model under tensor parallelism.
-
-    `model_kv_heads` is the KV-head count an engine derives for the rank from the one model-wide
-    `num_key_value_heads`, whatever the layers have: vLLM 0.33 sizes its split threshold with it
-    (`ModelConfig.get_num_kv_heads`), so that it can differ from a layer group's `geometry.kv_heads`.
-    """
+    """One rank's share of a model under tensor parallelism."""
 
     name: str
+    """Name of the model."""
     tp: int
+    """Tensor-parallel degree."""
     total_layers: int
+    """Layers of the model, those without softmax attention included."""
     layer_groups: tuple[LayerGroup, ...]
+    """Layer groups, with the heads that this rank holds."""
     model_kv_heads: int
+    """KV heads that an engine derives for the rank from the model-wide `num_key_value_heads`, whatever the
+    layers have. vLLM 0.33 sizes its split threshold with it (`ModelConfig.get_num_kv_heads`), so it can differ
+    from `geometry.kv_heads` of a group."""
     max_position: int | None = None
+    """Longest context that the configuration states, in tokens; None where it states none."""
 
     @property
     def attention_layers(self) -> int:
@@ -113,24 +116,28 @@ class RankModel(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Model(Shown):
-    """A decoder model as its configuration describes it, before sharding.
-
-    `layer_groups` are in the order in which the layers first appear; layers without softmax attention (Mamba,
-    linear attention, MLP-only, no-op) are in `total_layers` and `layer_types` but in no group. `kv_heads` is
-    the model-wide count that the configuration states (see `RankModel.model_kv_heads`). `warnings` are
-    guesses a user should know of (a class default stood in for a missing field); `notes` are plain facts.
-    """
+    """A decoder model as its configuration describes it, before sharding."""
 
     name: str
+    """Zoo name, repository id or file name."""
     model_type: str
+    """`model_type` of the configuration."""
     total_layers: int
+    """Layers of the model, those without softmax attention (Mamba, linear attention, MLP only, no-op) included."""
     layer_groups: tuple[LayerGroup, ...]
+    """Layers with softmax attention, grouped by geometry, in the order in which the groups first appear."""
     kv_heads: int
+    """KV heads that the configuration states for the whole model (see `RankModel.model_kv_heads`)."""
     max_position: int | None = None
+    """Longest context that the configuration states, in tokens; None where it states none."""
     source: str = ""
+    """Where the configuration was read from."""
     warnings: tuple[str, ...] = ()
+    """Guesses that a user should know of, such as a class default that stands in for a missing field."""
     notes: tuple[str, ...] = ()
+    """Facts about the model that the numbers do not show."""
     layer_types: tuple[str, ...] = field(default=(), repr=False)
+    """What every layer of the model is, in order [total_layers]."""
 
     @property
     def attention_layers(self) -> int:

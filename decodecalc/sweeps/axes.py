@@ -27,20 +27,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Values of every axis. `splits` sets S in engines that take one by hand; engines without such an option ignore
-    it."""
+    """Values of every axis of a sweep; their product is swept."""
 
     models: tuple[Model, ...]
+    """Models."""
     tps: tuple[int, ...]
+    """Tensor-parallel degrees. A degree that does not fit a model is left out for it."""
     gpus: tuple[Gpu, ...]
+    """GPUs."""
     engines: tuple[str, ...]
+    """Engines: `name`, `name@version` or `all`."""
     batches: tuple[int, ...]
+    """Batch sizes, in requests."""
     contexts: tuple[int, ...]
+    """Keys of each request."""
     q_lens: tuple[int, ...] = (1,)
+    """Query tokens of each request."""
     kv_dtypes: tuple[str, ...] = ("bf16",)
+    """Element types of the cache."""
     page_sizes: tuple[int, ...] = (16,)
+    """Keys of a page."""
     splits: tuple[int, ...] = ()
+    """Split counts for engines that take one by hand; other engines ignore them."""
     options: tuple[tuple[str, Any], ...] = ()
+    """Engine options as (name, value); each engine takes those that it has."""
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -61,6 +61,19 @@ class Table:
         """The rows for people."""
         return self.rows if self.shown is None else self.shown
 
+    def _repr_html_(self) -> str:
+        """The columns for people as an HTML table, for notebooks."""
+        from html import escape
+
+        columns = self.shown_columns()
+        cells = [[c.title for c in columns], *([c.text(row) for c in columns] for row in self.shown_rows())]
+        head, *body = (
+            "".join(f"<{tag}>{escape(text)}</{tag}>" for text in line)
+            for tag, line in zip(["th"] + ["td"] * len(cells), cells)
+        )
+        rows = "".join(f"<tr>{line}</tr>" for line in body)
+        return f"<table><caption>{escape(self.command)}</caption><tr>{head}</tr>{rows}</table>"
+
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame (pandas is imported here and nowhere else)."""
         import pandas as pd
