@@ -189,7 +189,7 @@ class Splits:
 class LaunchPlan(Shown):
     """What one engine launches for one layer of one decode step.
 
-    path: `2d` (unsplit) / `3d` (split) for vllm-triton, `unsplit` / `split` elsewhere.
+    path: `unsplit` or `split`, or the engine's own words for the two (`Launches.path_names`).
     is_split: whether the split path runs (partial states are made and combined). merge_in: where they are combined, one
     of `MERGES`; None where nothing is split. Only `kernel` has a launch of its own (`merge`).
     blocks_per_split[r]: stage-1 blocks that walk each live split of request r, over all KV heads and query tiles.
