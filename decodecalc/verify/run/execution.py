@@ -126,7 +126,7 @@ def _first_keys(plan: LaunchPlan) -> list[int]:
 
 
 def _window_as_read(plan: LaunchPlan) -> int | None:
-    """The window at which the engine's partition starts (for some one key short of the layer's); None where none does."""
+    """The window where the engine's partition starts (for some one key short of the layer's); None where none does."""
     lens = zip(plan.batch.seq_lens, plan.batch.q_lens, _first_keys(plan))
     windows = {n - q + 1 - first for n, q, first in lens if first}
     window = windows.pop() if len(windows) == 1 else 0
