@@ -193,7 +193,7 @@ def models() -> str:
 
 
 def _table(table: Any) -> str:
-    from decodecalc.tables.table import render
+    from decodecalc.tables.render import render
 
     return render(table, "markdown")
 

@@ -1,7 +1,7 @@
 """What an engine's own reproducible mode would launch instead: the price of batch invariance in blocks.
 
-Engines that cut a request by what else is in the batch offer a mode that does not: it never splits (vLLM with Triton
-and FlashAttention, FlashInfer) or always cuts the same number of keys (SGLang).
+Engines that cut a request by what else is in the batch offer a mode that does not: it never splits,
+or it always cuts the same number of keys.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import sys
 import click
 
 from decodecalc.files import write_whole
-from decodecalc.tables.table import Table, render
+from decodecalc.tables.render import render
+from decodecalc.tables.table import Table
 
 
 def emit(table: Table, format: str, output: str | None = None) -> None:

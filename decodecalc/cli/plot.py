@@ -8,6 +8,7 @@ import click
 
 from decodecalc.cli.options import scenario_options
 from decodecalc.cli.output import write_text
+from decodecalc.engines.registry import SERVED
 from decodecalc.errors import InputError
 from decodecalc.files import write_whole
 from decodecalc.plot import FIGURES, load_figure
@@ -39,7 +40,8 @@ def command(
     """Draw FIGURE as PNG, SVG or PDF, by the file's suffix."""
     from decodecalc.plot.style import check_suffix, figure_bytes, fit_titles
     from decodecalc.plot.style import figure as new_figure
-    from decodecalc.tables.table import Table, render
+    from decodecalc.tables.render import render
+    from decodecalc.tables.table import Table
 
     module = load_figure(figure)
     choices = getattr(module, "AGAINST", ())
@@ -47,7 +49,7 @@ def command(
         raise InputError(f"--against must be one of {', '.join(choices)} for {figure}, not {against!r}")
     target = output or f"{figure}.png"
     format = check_suffix(target)
-    engines = getattr(module, "DEFAULT_ENGINES", "vllm-triton,sglang-triton")
+    engines = getattr(module, "DEFAULT_ENGINES", ",".join(SERVED))
     request = resolve(values, default_engine=engines)
     options = {"against": against or (choices[0] if choices else None), "measured": measured}
     requests = [request]

@@ -90,7 +90,7 @@ class Parameter(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One compiled stage-1 kernel. kernel: whose (`bundled`, `vllm-triton-3d`, …); rows: query rows of a block (of the
+    """One compiled stage-1 kernel. kernel: whose (`bundled`, `NAME-3d`, …); rows: query rows of a block (of the
     bundled kernel, those it computes on: by eights); layout: where the rows of a tile lie: `paged` (a page holds
     several KV heads: one head's rows lie apart), `run` (one KV head: a page is one run of memory) or `flat` (page size
     1). The bundled kernel's time is the same for `run` and `paged` (within 2 % on an H200): it is `paged` for both.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.prediction import OWN, Prediction, predict
-from decodecalc.engines.registry import load_policy, split_version
+from decodecalc.engines.registry import DEFAULT_ENGINE, load_policy, split_version
 from decodecalc.errors import check_type
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model, load_model
@@ -77,7 +77,7 @@ def token_time(
     model: Model | str,
     batch: Batch,
     *,
-    engine: str = "vllm-triton",
+    engine: str = DEFAULT_ENGINE,
     tp: int = 1,
     kv: KvCache | None = None,
     gpu: Gpu | str = "h100-sxm",

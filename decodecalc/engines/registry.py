@@ -7,6 +7,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,12 @@ ENTRIES = (
     Entry("bundled", "cost.bundled"),
 )
 DEFAULT_ENGINE = "vllm-triton"
+# Engines that listings, figures and verification start from when the user names none: two servers' own kernels (one
+# count for every request, and one count for each), the textbook rule, and the libraries that servers call.
+SERVED = ("vllm-triton", "sglang-triton")
+SERVED_MLA = ("vllm-triton-mla", "sglang-triton")
+REFERENCE = "flash-decoding"
+LIBRARIES = ("flash-attention-2", "flash-attention-3", "flashinfer")
 _BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
@@ -142,10 +149,12 @@ def load_policies(names: Iterable[str]) -> list[tuple[Policy, str | None]]:
 def folder_modules(name: str) -> list[ModuleType]:
     """The module called `name` of every engine folder that has one: first of the folders that hold registered engines,
     in the listing's order, then of all other folders, by name. A folder is found by being there."""
-    import decodecalc.engines as engines
-
     registered = [f"decodecalc.{entry.module}".rpartition(".")[0] for entry in ENTRIES]
-    present = [f"{engines.__name__}.{found.name}" for found in pkgutil.iter_modules(engines.__path__) if found.ispkg]
+    present = [
+        f"decodecalc.engines.{found.name}"
+        for found in pkgutil.iter_modules([str(Path(__file__).parent)])
+        if found.ispkg
+    ]
     packages = dict.fromkeys([*registered, *sorted(present)])
     return [
         importlib.import_module(f"{package}.{name}")

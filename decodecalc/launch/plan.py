@@ -200,7 +200,7 @@ class LaunchPlan(Shown):
     version: str
     """Version of the policy."""
     path: str
-    """`2d` (unsplit) or `3d` (split) for the engine that uses these words; `unsplit` or `split` elsewhere."""
+    """`unsplit` or `split`, or the engine's own words for the two (`Launches.path_names`)."""
     is_split: bool
     """Whether the split path runs: blocks make partial states, and these are combined."""
     merge_in: str | None

@@ -36,9 +36,9 @@ def _against_batch(request: Request) -> list[dict[str, Any]]:
 
 def _against_splits(request: Request) -> list[dict[str, Any]]:
     """The reference rule at every split count: equal slices of whole tiles."""
-    from decodecalc.engines import load_policy
+    from decodecalc.engines.registry import REFERENCE, load_policy
 
-    s, policy = request.scenarios, load_policy("flash-decoding")
+    s, policy = request.scenarios, load_policy(REFERENCE)
     out = []
     for group in s.layer_groups:
         for batch in s.batches:

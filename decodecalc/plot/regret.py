@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import GateError
 from decodecalc.launch.arrays import Batches
 from decodecalc.plot.style import COLORS
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 TITLE = "an engine's loss against S_opt over batch and context"
-DEFAULT_ENGINES = "vllm-triton"
+DEFAULT_ENGINES = DEFAULT_ENGINE
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 DEFAULT_CONTEXTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 

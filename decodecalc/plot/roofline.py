@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.plot.measured import report_rows
 from decodecalc.plot.style import COLORS, MARKERS
 from decodecalc.tables.roofline import roofline_table
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 TITLE = "roofs, and where decode attention stands under them"
-DEFAULT_ENGINES = "vllm-triton"
+DEFAULT_ENGINES = DEFAULT_ENGINE
 
 
 def rows(request: Request, measured: str | None = None, **_: Any) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.segments import segments
+from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError
 from decodecalc.plot.style import COLORS, is_narrow
 from decodecalc.scenario import Planned
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 TITLE = "key ranges and idle slots of one launch"
-DEFAULT_ENGINES = "vllm-triton"
+DEFAULT_ENGINES = DEFAULT_ENGINE
 MAX_REQUESTS, MAX_SPLITS = 64, 20_000
 _STYLE = {
     "live": {"facecolor": COLORS[0], "hatch": ""},

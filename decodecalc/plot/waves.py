@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError
 from decodecalc.plot.style import COLORS
 from decodecalc.scenario import Planned
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 TITLE = "blocks on SM slots over time"
-DEFAULT_ENGINES = "vllm-triton"
+DEFAULT_ENGINES = DEFAULT_ENGINE
 MAX_BLOCKS = 40_000
 
 

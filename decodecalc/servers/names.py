@@ -15,7 +15,7 @@ from decodecalc.servers.resolution import Resolution
 from decodecalc.servers.sglang import rules as sglang_rules
 from decodecalc.servers.vllm import rules as vllm_rules
 
-VLLM_NAMES = tuple(sorted({name for release in vllm_rules.RELEASES for name in release.rules.backends}))
+VLLM_NAMES = tuple(sorted({name for release in vllm_rules.RELEASES for name in release.backends}))
 SGLANG_NAMES = tuple(sorted({name for release in sglang_rules.RELEASES for name in release.rules.choices}))
 
 

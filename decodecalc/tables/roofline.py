@@ -54,7 +54,7 @@ def _row(plan: LaunchPlan, name: str, batch: int, context: int) -> dict[str, Any
 
 def _variants(request: Request) -> Iterator[dict[str, Any]]:
     """The first layer group's query heads under other sharing schemes, planned by the reference rule."""
-    from decodecalc.engines import load_policy
+    from decodecalc.engines.registry import REFERENCE, load_policy
 
     s = request.scenarios
     geo, batch = s.layer_groups[0].geometry, s.batches[0]
@@ -63,7 +63,7 @@ def _variants(request: Request) -> Iterator[dict[str, Any]]:
     if heads % 8 == 0 and heads > 8:
         shapes.insert(1, ("as GQA-8", Geometry(heads, 8, dim)))
     shapes.append(("as MLA", Geometry(heads, 1, MLA_LATENT, MLA_VALUE, mla=True)))
-    policy = load_policy("flash-decoding")
+    policy = load_policy(REFERENCE)
     for name, shape in shapes:
         group = LayerGroup(name, 1, shape)
         yield _row(policy.plan(shape, batch, s.kv, s.gpu), group.name, batch.size, batch.max_seq_len)

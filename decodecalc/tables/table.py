@@ -1,4 +1,4 @@
-"""A command's result as rows, and its four spellings: table, csv, json, markdown. Holds no arithmetic."""
+"""A command's result: rows, the columns that people see of them, and how a value is worded. Holds no arithmetic."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from decodecalc.csvtext import csv_lines
 from decodecalc.tables.text import plain
-
-FORMATS = ("table", "csv", "json", "markdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,8 @@ class Table:
 
 
 def cell(value: Any) -> str:
-    """A value as people read it: lists as 1x8x16 when they are a grid, floats with four digits, booleans as yes/no."""
+    """A value as people read it: integers of a list side by side (in short where it is long), floats with four digits,
+    booleans as yes/no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -115,56 +113,3 @@ def percent(value: float) -> str:
     ('6.06 %', '97 %', '0.758 %')
     """
     return f"{100 * value:.3g} %"
-
-
-def render(table: Table, format: str, *, terminal: bool = False, width: int = 100) -> str:
-    """The table in one of FORMATS. `terminal` allows box drawing and colour in the `table` form."""
-    if format == "json":
-        return _json(table)
-    if format == "csv":
-        return _csv(table)
-    if format == "markdown":
-        return _markdown(table)
-    if terminal:
-        from decodecalc.tables.terminal import render_terminal
-
-        return render_terminal(table, width)
-    return _aligned(table)
-
-
-def _json(table: Table) -> str:
-    import json
-
-    schema = f"decodecalc/{table.command}/{table.schema}"
-    payload = {"schema": schema, "inputs": table.inputs, "rows": [dict(r) for r in table.rows]}
-    return json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _csv(table: Table) -> str:
-    keys = dict.fromkeys(key for row in table.rows for key in row)
-    return csv_lines(keys or [c.key for c in table.columns], table.rows)
-
-
-def _markdown(table: Table) -> str:
-    columns = table.shown_columns()
-    lines = [*table.heading, ""] if table.heading else []
-    lines.append("| " + " | ".join(c.title for c in columns) + " |")
-    lines.append("|" + "|".join("---:" if c.align == "right" else "---" for c in columns) + "|")
-    for r in table.shown_rows():
-        lines.append("| " + " | ".join(c.text(r).replace("|", "\\|") for c in columns) + " |")
-    if table.notes:
-        lines += ["", *(f"- {note}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
-
-
-def _aligned(table: Table) -> str:
-    columns = table.shown_columns()
-    cells = [[c.title for c in columns]] + [[c.text(r) for c in columns] for r in table.shown_rows()]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    lines = [*table.heading, ""] if table.heading else []
-    for line in cells:
-        padded = (t.rjust(w) if c.align == "right" else t.ljust(w) for t, w, c in zip(line, widths, columns))
-        lines.append("  ".join(padded).rstrip())
-    if table.notes:
-        lines += ["", *table.notes]
-    return "\n".join(lines) + "\n"

@@ -19,8 +19,8 @@ def plain(text: object) -> str:
 def because(engine: str, reason: str) -> str:
     """Why an engine is not there, its name in front exactly once.
 
-    >>> because("flashmla", "pages must hold 64 keys"), because("flashmla", "flashmla: pages must hold 64 keys")
-    ('flashmla: pages must hold 64 keys', 'flashmla: pages must hold 64 keys')
+    >>> because("mine", "pages must hold 64 keys"), because("mine", "mine: pages must hold 64 keys")
+    ('mine: pages must hold 64 keys', 'mine: pages must hold 64 keys')
     """
     return reason if reason.startswith(engine) else f"{engine}: {reason}"
 

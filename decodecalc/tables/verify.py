@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.tables.html import Details, Figure, Section, page
-from decodecalc.tables.table import Column, Table, cell, percent, render
+from decodecalc.tables.render import render
+from decodecalc.tables.table import Column, Table, cell, percent
 from decodecalc.tables.text import plain
 from decodecalc.units import human_bytes, human_seconds
 from decodecalc.verify.claims.claim import BY_NUMBER, PASS, SKIP
@@ -24,7 +25,7 @@ def amount(value: Any, unit: str | None) -> str:
     """A quantity's value with its unit, short enough for a cell.
 
     >>> amount(1.25e-5, "s"), amount(None, ""), amount(16777216, "B"), amount([8, 1, 16], "")
-    ('12.5 µs', '-', '16.78 MB', '8 1 16')
+    ('12.5 µs', '-', '16.8 MB', '8 1 16')
     """
     if value is None:
         return "-"

@@ -41,8 +41,8 @@ class NameFacts:
 def function_name(name: str) -> str:
     """The function's own name, without return type, namespaces, template arguments and parameters.
 
-    >>> function_name("void some::paged_attention_v2_kernel<float, 128>(float*)")
-    'paged_attention_v2_kernel'
+    >>> function_name("void some::two_stage_kernel<float, 128>(float*)")
+    'two_stage_kernel'
     >>> function_name("_fwd_kernel_stage2_0d1d2d3d")
     '_fwd_kernel_stage2'
     >>> function_name("void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::C<8> > >(int)")

@@ -229,7 +229,7 @@ def test_the_first_candidate_without_a_reason_is_chosen(question, version):
     assert answer.valid[0] == answer.backend
 
 
-@given(questions, versions, st.sampled_from(sorted(RELEASES[0].rules.backends)))
+@given(questions, versions, st.sampled_from(sorted(RELEASES[0].backends)))
 def test_a_forced_backend_stands_or_falls_alone(question, version, name):
     """A forced backend is the answer or is refused: no other backend ever takes its place."""
     answer = resolve("vllm", version, replace(question, backend=name))

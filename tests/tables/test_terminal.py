@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodecalc.tables.table import Column, Table, render
+from decodecalc.tables.render import render
+from decodecalc.tables.table import Column, Table
 from decodecalc.tables.terminal import GAP, UNBROKEN, layout
 
 ENGINE = Column("engine", "engine", align="left", rank=0)

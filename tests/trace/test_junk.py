@@ -51,7 +51,7 @@ events = st.fixed_dictionaries(
 def outcome(path: str, known: Known) -> None:
     """An audit with a verdict and rows, or an error in words."""
     from decodecalc.tables.audit import audit_page, audit_table
-    from decodecalc.tables.table import FORMATS, render
+    from decodecalc.tables.render import FORMATS, render
 
     try:
         audit = audit_traces([path], known)

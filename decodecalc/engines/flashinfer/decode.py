@@ -13,9 +13,10 @@ include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from decodecalc.engines.flashinfer.options import FlashInferOptions
 from decodecalc.engines.flashinfer.planners import cuda_core_launches, tensor_core_launches
 from decodecalc.engines.flashinfer.routing import AutoRules, backend_route
 from decodecalc.engines.flashinfer.rules import Rules
@@ -23,7 +24,6 @@ from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, Launches
-from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.launch.traits import SIZE, Partition, SplitSetting, Traits
 
@@ -46,61 +46,6 @@ _V0617 = replace(_V0618, groups=(1, 2, 3, 4, 8), tile_probe=False, checks_length
 _V0615 = replace(_V0617, uniform_q_len=False)
 _V0613 = replace(_V0615, wide_heads=False)
 _V031 = replace(_V0613, window_clamp=False, fixed_split=False)
-
-
-@dataclass(frozen=True, slots=True)
-class FlashInferOptions(EngineOptions):
-    """What the caller of `BatchDecodeWithPagedKVCacheWrapper` decides."""
-
-    path: str = option(
-        "tensor_cores",
-        "str",
-        "planner and kernel: tensor_cores (vLLM, always), cuda_cores (the wrapper's own default), or auto (SGLang's "
-        "choice: tensor cores for FP8 keys or a group of 4 and more)",
-        flag="use_tensor_cores",
-        choices=("tensor_cores", "cuda_cores", "auto"),
-    )
-    cuda_graph: bool = option(False, "bool", "plan for capture in a CUDA graph", flag="use_cuda_graph")
-    fixed_split_size_pages: int | None = option(
-        None, "int?", "pages of every chunk; tensor cores only (SGLang deterministic: 2048)", "fixed_split_size", low=1
-    )
-    disable_split_kv: bool = option(
-        False, "bool", "never split; tensor cores only (vLLM batch-invariant mode)", "disable_split_kv"
-    )
-    blocks_per_sm: int | None = option(
-        None,
-        "int?",
-        "what the occupancy query answers, CUDA cores only; computed from threads, shared memory and registers when "
-        "not given",
-        low=1,
-    )
-    backend: str = option(
-        "auto",
-        "str",
-        "backend of the wrapper: fa2, or auto, which from 0.7.2 on may run another kernel on SM100, SM103 and SM90; "
-        "the plan is fa2's, and the gate backend_is_fa2 says whether fa2 runs",
-        flag="backend",
-        choices=("auto", "fa2"),
-    )
-    cudnn_frontend: str | None = option(
-        None,
-        "str?",
-        "cudnn-frontend that is installed, such as 1.30, or absent; what the wheel requires when not given",
-    )
-    block_tables_tokens: int | None = option(
-        None,
-        "int?",
-        "tokens that block tables of the caller's own have room for; the wrapper builds the tables when not given",
-        flag="block_tables",
-        low=1,
-    )
-    decode_auto_cudnn: str = option(
-        "unset",
-        "str",
-        "0 keeps auto on fa2, 1 applies the rule to an older cudnn-frontend too",
-        flag="FLASHINFER_DECODE_AUTO_CUDNN",
-        choices=("unset", "0", "1"),
-    )
 
 
 class FlashInfer(Policy):

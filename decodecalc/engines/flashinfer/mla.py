@@ -27,12 +27,12 @@ from decodecalc.engines.flashinfer.mla_kernels import (
     chosen_backend,
 )
 from decodecalc.engines.flashinfer.mla_work import Schedule, schedule
+from decodecalc.engines.flashinfer.options import FlashInferMlaOptions
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
-from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import GRID, LaunchPlan
 from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.launch.traits import SIZE, Partition, Traits
@@ -47,27 +47,6 @@ ITEM_BOUNDS = ((8, 32), (16, 64), (32, 128), (64, 192))  # mean keys of a cluste
 _V074 = MlaRules()
 _V071 = replace(_V074, ranked_capabilities=((10, 0),))
 _V0618 = MlaRules(ranked_capabilities=(), checks_work=False)
-
-
-@dataclass(frozen=True, slots=True)
-class FlashInferMlaOptions(EngineOptions):
-    """What the caller of `BatchMLAPagedAttentionWrapper` decides."""
-
-    backend: str = option(
-        "auto",
-        "str",
-        "fa2, fa3, or auto: fa3 on SM90, else fa2; from 0.7.1 on auto may run other kernels on SM100, and the gate "
-        "backend_is_planned says so",
-        flag="backend",
-        choices=("auto", "fa2", "fa3"),
-    )
-    causal: bool = option(
-        True, "bool", "several query tokens see only the keys before them; one token sees all either way", flag="causal"
-    )
-    cuda_graph: bool = option(
-        False, "bool", "the wrapper is made for CUDA graphs: the plan is the same, auto may choose otherwise",
-        flag="use_cuda_graph",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

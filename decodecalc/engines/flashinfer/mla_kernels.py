@@ -21,7 +21,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, at
 
 if TYPE_CHECKING:
-    from decodecalc.engines.flashinfer.mla import FlashInferMlaOptions
+    from decodecalc.engines.flashinfer.options import FlashInferMlaOptions
     from decodecalc.gpus import Gpu
 
 CTA_ROWS = 64  # CTA_TILE_Q

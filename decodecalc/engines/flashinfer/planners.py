@@ -25,7 +25,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 
 if TYPE_CHECKING:
-    from decodecalc.engines.flashinfer.decode import FlashInferOptions
+    from decodecalc.engines.flashinfer.options import FlashInferOptions
     from decodecalc.gpus import Gpu
 
 TENSOR_CORE_BLOCKS_PER_SM = 2  # scheduler.cuh, PrefillPlanImpl: num_blocks_per_sm, whatever the kernel's occupancy

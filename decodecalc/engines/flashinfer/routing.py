@@ -24,7 +24,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, at
 
 if TYPE_CHECKING:
-    from decodecalc.engines.flashinfer.decode import FlashInferOptions
+    from decodecalc.engines.flashinfer.options import FlashInferOptions
     from decodecalc.gpus import Gpu
 
 OFF, ON = ("0", "false", "no", "off"), ("1", "true", "yes", "on")  # words of FLASHINFER_DECODE_AUTO_CUDNN

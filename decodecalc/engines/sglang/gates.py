@@ -12,7 +12,7 @@ from decodecalc.intmath import IntArray, cdiv
 from decodecalc.launch.arrays import GateArray, at
 
 if TYPE_CHECKING:
-    from decodecalc.engines.sglang.triton import SglangStep
+    from decodecalc.engines.sglang.step import SglangStep
 
 
 def gates(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from decodecalc.servers.device import Device
 from decodecalc.servers.question import ABSENT, INSTALLED, Layer, Question, VllmSettings
-
-if TYPE_CHECKING:
-    from decodecalc.servers.vllm.rules import VllmRules
+from decodecalc.servers.vllm.parameters import VllmRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

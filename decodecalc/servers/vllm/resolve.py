@@ -19,17 +19,17 @@ def resolve(version: str | None, question: Question) -> Resolution:
     release = release_of(version)
     ask = Ask(question=question, rules=release.rules, device=device_of(question.gpu), settings=question.vllm())
     asked = version or release.name
-    found = tuple(release.rules.backends[name].against(name, ask) for name in candidates(ask))
+    found = tuple(release.backends[name].against(name, ask) for name in candidates(ask))
     forced = _forced(ask)
     if forced is None:
         chosen = next((candidate.name for candidate in found if candidate.valid), None)
         if chosen is None:
             return _refused(release, asked, found, _refusal(SELECTION, ("no valid backend",), "no_valid_backend"))
         return _answer(release, asked, ask, chosen, found, forced=False)
-    if forced not in release.rules.backends:
+    if forced not in release.backends:
         words = f"{forced} is not a backend of vLLM {asked}"
         return _refused(release, asked, (), _refusal(ARGUMENTS, (words,), "unknown_backend", "ValidationError"), True)
-    alone = release.rules.backends[forced].against(forced, ask)
+    alone = release.backends[forced].against(forced, ask)
     if not alone.valid:
         words_of = tuple(reason.words for reason in alone.reasons)
         return _refused(release, asked, found, _refusal(SELECTION, words_of, "backend_not_valid"), True)
@@ -69,7 +69,7 @@ def _refused(
 def _answer(
     release: Release, version: str, ask: Ask, backend: str, found: tuple[Candidate, ...], *, forced: bool
 ) -> Resolution:
-    accepts = release.rules.backends[backend]
+    accepts = release.backends[backend]
     page = manager_page(accepts, ask)
     seen = None if page is None else kernel_page(accepts, ask, page)
     plan = plan_of(backend, ask, seen or 0)

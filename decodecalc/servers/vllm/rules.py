@@ -15,97 +15,9 @@ from decodecalc.errors import UnknownNameError
 from decodecalc.launch.policy import version_key
 from decodecalc.servers.vllm import backends as b
 from decodecalc.servers.vllm.accepts import Accepts
+from decodecalc.servers.vllm.parameters import VllmRules
 
 _PLAIN_QUANTISED = ("fp8", "nvfp4")
-_ALL_QUANTISED = ("fp8", "nvfp4", "turboquant_", "octave_", "ultraquant_")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmRules:
-    """Parameters of one release."""
-
-    backends: Mapping[str, Accepts] = field(default_factory=dict, repr=False)
-    """What each backend accepts; a name that is missing cannot be given either."""
-    quantized_prefixes: tuple[str, ...] = _ALL_QUANTISED
-    """Cache types that count as quantised, beside those per token and head."""
-    quantized_names: tuple[str, ...] = ()
-    """Cache types that count as quantised under this very name alone."""
-    names_missing_module: bool = True
-    """A package that is missing is named in the reason; releases before 0.29 say only `ImportError`."""
-    asks_window: bool = True
-    """A layer with a sliding window asks the backend for it."""
-    # The device's lists
-    lists_non_causal: bool = True
-    """A non-causal model on compute capability 10.x gets the list of the other devices."""
-    lists_image_prefix: bool = True
-    """Composite backends stand in front for models with an image prefix."""
-    lists_tokenspeed: bool = True
-    """TOKENSPEED_MLA is a candidate on compute capability 10.x."""
-    lists_sm120_mla: bool = True
-    """Compute capability 12.x has an MLA list of its own."""
-    lists_sparse_fa4: bool = True
-    """FLASH_ATTN_MLA_SPARSE_FA4 comes first for at most 16 query heads with a 16-bit cache."""
-    lists_sparse_hopper: tuple[str, ...] = ("FLASH_ATTN_MLA_SPARSE", "FLASHMLA_SPARSE")
-    """Sparse backends below 10.x."""
-    lists_sparse_sm90_flashinfer: bool = True
-    """FLASHINFER_MLA_SPARSE_SM90 is a candidate: first at head dim 512, else last."""
-    lists_rdna_unified: bool = True
-    """ROCM_AITER_UNIFIED_ATTN comes first on RDNA 4 with VLLM_ROCM_USE_AITER."""
-    lists_rocm_tail: tuple[str, ...] = ("TRITON_ATTN", "TURBOQUANT", "ROCM_OCTAVE", "ULTRAQUANT")
-    """Last candidates on AMD."""
-    # FlashAttention
-    fa3_wide_heads_become_fa4: bool = True
-    """FlashAttention 3 on Hopper gives way to 4 above head dim 256."""
-    fa4_hd256: str = "kernel"
-    """Head dim 256 on Blackwell: `kernel` (a kernel of its own with its conditions), `no_window` or `no`."""
-    fa4_takes_192: bool = False
-    """FlashAttention 4 on Blackwell takes head dim 192 whatever the value's width."""
-    fa4_fp8: bool = True
-    """FlashAttention 4 on Blackwell reads an FP8 cache."""
-    fa4_hopper_fp8: bool = True
-    """FlashAttention 4 on Hopper reads an FP8 cache at head dim 512."""
-    fa_fp8_sentence: str | None = "FP8 KV cache requires FA3 on SM90, FA4 with head_size=512 on SM90, or FA4 on SM100"
-    """FLASH_ATTN's own reason against an FP8 cache; None in releases that have none."""
-    fa_full_graph_versions: tuple[int, ...] = (3, 4)
-    """Versions of FlashAttention under which any batch can be captured whole."""
-    # FlashInfer
-    xqa_families: tuple[int, ...] = (90, 120)
-    """Compute capabilities whose decode kernel behind the TensorRT-LLM interface is XQA."""
-    trtllm_phases: bool = True
-    """Prefill and decoding ask for TensorRT-LLM kernels apart."""
-    fi_sink_families: tuple[int, ...] = (90, 120)
-    """Compute capabilities beside 10.x on which FLASHINFER takes sinks."""
-    fi_xqa_checks_head: bool = True
-    """XQA gives way to the native kernel for head dims it has not."""
-    fi_graphs_check_head: bool = True
-    """So does the class of CUDA-graph support."""
-    fi_hopper_single_token: bool = False
-    """On Hopper only single query tokens are captured."""
-    fi_hopper_window_fails: bool = False
-    """The metadata builder refuses sliding windows on Hopper."""
-    fi_nvfp4_checked: bool = True
-    """An NVFP4 cache asks for a device at selection."""
-    fi_nvfp4_fa2: bool = True
-    """The fa2 kernel reads an NVFP4 cache on 8.x, 9.0 and 12.x."""
-    fi_pins_fa2: bool = True
-    """The native wrapper is told `fa2` below compute capability 9.0."""
-    fi_large_pages: bool = True
-    """Pages of 128 keys and more with trtllm-gen."""
-    # Sparse MLA
-    flashmla_sparse_no_rope: tuple[str, ...] = ("fp8_ds_mla",)
-    """Cache types beside the 16-bit ones that FLASHMLA_SPARSE takes at head dim 512 on Hopper; empty in releases that
-    do not look at that head dim apart."""
-    flashmla_sparse_devices: str = "Hopper and Blackwell DC"
-    """The devices that FlashMLA Sparse names when it refuses."""
-    flashmla_sparse_nvfp4: bool = True
-    """FLASHMLA_SPARSE knows an NVFP4 layout, on 10.x only."""
-    flashinfer_sparse_no_rope: bool = True
-    """FLASHINFER_MLA_SPARSE looks at models without rope apart."""
-    # Pages
-    mla_hybrid_page: int = 128
-    """Least page of a hybrid MLA model; 1 in releases without one."""
-    ds_mla_bytes: bool = False
-    """`fp8_ds_mla` counts 656 bytes a key in a hybrid's page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +32,8 @@ class Release:
     """Last release it holds for."""
     rules: VllmRules
     """The rules."""
+    backends: Mapping[str, Accepts] = field(repr=False)
+    """What each backend accepts; a name that is missing cannot be given either."""
     recorded: bool = False
     """Checked against recordings of the engine's own answers."""
 
@@ -134,10 +48,9 @@ class Release:
 
 
 _OLD_FP8 = "FP8 KV cache requires FA3 on SM90 or FA4 on SM100"
-_V33 = VllmRules(backends=b.NEWEST)
+_V33 = VllmRules()
 _V32 = replace(
     _V33,
-    backends=b.before_33(_V33.backends),
     quantized_prefixes=_PLAIN_QUANTISED,
     lists_sparse_fa4=False,
     lists_rocm_tail=("TRITON_ATTN", "TURBOQUANT", "ULTRAQUANT"),
@@ -145,7 +58,6 @@ _V32 = replace(
 )
 _V31 = replace(
     _V32,
-    backends=b.before_32(_V32.backends),
     lists_rocm_tail=("TRITON_ATTN", "TURBOQUANT"),
     fi_nvfp4_fa2=False,
     fi_pins_fa2=False,
@@ -153,14 +65,12 @@ _V31 = replace(
 )
 _V30 = replace(
     _V31,
-    backends=b.before_31(_V31.backends),
     fa4_hopper_fp8=False,
     fa_fp8_sentence=_OLD_FP8,
     flashmla_sparse_no_rope=(),
 )
 _V29 = replace(
     _V30,
-    backends=b.before_30(_V30.backends),
     lists_image_prefix=False,
     lists_sparse_sm90_flashinfer=False,
     fi_sink_families=(120,),
@@ -173,7 +83,6 @@ _V29 = replace(
 _V28 = replace(_V29, fa4_hd256="no", fi_xqa_checks_head=False, names_missing_module=False, ds_mla_bytes=True)
 _V27 = replace(
     _V28,
-    backends=b.before_28(_V28.backends),
     lists_rdna_unified=False,
     fa4_hd256="no_window",
     quantized_prefixes=("fp8",),
@@ -182,10 +91,9 @@ _V27 = replace(
     fi_sink_families=(),
 )
 _V26 = replace(_V27, fa4_hd256="no", fa4_takes_192=True, fa4_fp8=False, fa_fp8_sentence=None, mla_hybrid_page=1)
-_V25 = replace(_V26, backends=b.before_26(_V26.backends), asks_window=False, lists_non_causal=False)
+_V25 = replace(_V26, asks_window=False, lists_non_causal=False)
 _V24 = replace(
     _V25,
-    backends=b.before_25(_V25.backends),
     lists_sparse_hopper=("FLASHMLA_SPARSE",),
     xqa_families=(),
     trtllm_phases=False,
@@ -195,30 +103,41 @@ _V24 = replace(
 )
 _V23 = replace(
     _V24,
-    backends=b.before_24(_V24.backends),
     lists_sm120_mla=False,
     fi_large_pages=False,
     flashmla_sparse_devices="Hopper and Blackwell",
 )
-_V22 = replace(_V23, backends=b.before_23(_V23.backends))
-_V21 = replace(_V22, backends=b.before_22(_V22.backends))
-_V20 = replace(_V21, backends=b.before_21(_V21.backends), lists_tokenspeed=False, fa3_wide_heads_become_fa4=False)
+_V20 = replace(_V23, lists_tokenspeed=False, fa3_wide_heads_become_fa4=False)
+
+# What each backend accepts, from the newest release back; a release without a line has those of the one above.
+_B33 = b.NEWEST
+_B32 = b.before_33(_B33)
+_B31 = b.before_32(_B32)
+_B30 = b.before_31(_B31)
+_B29 = b.before_30(_B30)
+_B27 = b.before_28(_B29)
+_B25 = b.before_26(_B27)
+_B24 = b.before_25(_B25)
+_B23 = b.before_24(_B24)
+_B22 = b.before_23(_B23)
+_B21 = b.before_22(_B22)
+_B20 = b.before_21(_B21)
 
 RELEASES = (
-    Release(name="0.33.0", first="0.33.0", last="0.33.0", rules=_V33, recorded=True),
-    Release(name="0.32.0", first="0.32.0", last="0.32.0", rules=_V32),
-    Release(name="0.31.0", first="0.31.0", last="0.31.0", rules=_V31),
-    Release(name="0.30.0", first="0.30.0", last="0.30.0", rules=_V30, recorded=True),
-    Release(name="0.29.0", first="0.29.0", last="0.29.0", rules=_V29),
-    Release(name="0.28.0", first="0.28.0", last="0.28.0", rules=_V28),
-    Release(name="0.27.1", first="0.27.0", last="0.27.1", rules=_V27, recorded=True),
-    Release(name="0.26.0", first="0.26.0", last="0.26.0", rules=_V26),
-    Release(name="0.25.1", first="0.25.0", last="0.25.1", rules=_V25),
-    Release(name="0.24.0", first="0.24.0", last="0.24.0", rules=_V24, recorded=True),
-    Release(name="0.23.0", first="0.23.0", last="0.23.0", rules=_V23),
-    Release(name="0.22.1", first="0.22.0", last="0.22.1", rules=_V22),
-    Release(name="0.21.0", first="0.21.0", last="0.21.0", rules=_V21),
-    Release(name="0.20.2", first="0.20.0", last="0.20.2", rules=_V20),
+    Release(name="0.33.0", first="0.33.0", last="0.33.0", rules=_V33, backends=_B33, recorded=True),
+    Release(name="0.32.0", first="0.32.0", last="0.32.0", rules=_V32, backends=_B32),
+    Release(name="0.31.0", first="0.31.0", last="0.31.0", rules=_V31, backends=_B31),
+    Release(name="0.30.0", first="0.30.0", last="0.30.0", rules=_V30, backends=_B30, recorded=True),
+    Release(name="0.29.0", first="0.29.0", last="0.29.0", rules=_V29, backends=_B29),
+    Release(name="0.28.0", first="0.28.0", last="0.28.0", rules=_V28, backends=_B29),
+    Release(name="0.27.1", first="0.27.0", last="0.27.1", rules=_V27, backends=_B27, recorded=True),
+    Release(name="0.26.0", first="0.26.0", last="0.26.0", rules=_V26, backends=_B27),
+    Release(name="0.25.1", first="0.25.0", last="0.25.1", rules=_V25, backends=_B25),
+    Release(name="0.24.0", first="0.24.0", last="0.24.0", rules=_V24, backends=_B24, recorded=True),
+    Release(name="0.23.0", first="0.23.0", last="0.23.0", rules=_V23, backends=_B23),
+    Release(name="0.22.1", first="0.22.0", last="0.22.1", rules=_V23, backends=_B22),
+    Release(name="0.21.0", first="0.21.0", last="0.21.0", rules=_V23, backends=_B21),
+    Release(name="0.20.2", first="0.20.0", last="0.20.2", rules=_V20, backends=_B20),
 )
 
 

@@ -47,7 +47,7 @@ class Execution:
 
     config: for the exact claims, with the engine's rows. timed: what is timed, and predicted: the same splits on the
     bundled kernel's own rows and tile (a window can make the engine's tile part of `config`'s key ranges). window: what
-    the kernel is told, which is what the engine's rule reads (SGLang reads one key less). unsupported: why the kernel
+    the kernel is told, which is what the engine's rule reads (some read one key less). unsupported: why the kernel
     cannot run the plan; the rest is then of no use.
     """
 
@@ -126,7 +126,7 @@ def _first_keys(plan: LaunchPlan) -> list[int]:
 
 
 def _window_as_read(plan: LaunchPlan) -> int | None:
-    """The window at which the engine's partition starts (SGLang's is one key short); None when no window does that."""
+    """The window where the engine's partition starts (for some one key short of the layer's); None where none does."""
     lens = zip(plan.batch.seq_lens, plan.batch.q_lens, _first_keys(plan))
     windows = {n - q + 1 - first for n, q, first in lens if first}
     window = windows.pop() if len(windows) == 1 else 0

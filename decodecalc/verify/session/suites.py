@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
+from decodecalc.engines.registry import LIBRARIES, REFERENCE, SERVED, SERVED_MLA
 from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
     from decodecalc.launch.policy import Policy
 
-DENSE = ("bundled", "vllm-triton", "sglang-triton")
-LATENT = ("bundled", "vllm-triton-mla", "sglang-triton")
+DENSE = ("bundled", *SERVED)
+LATENT = ("bundled", *SERVED_MLA)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ _STANDARD = (
     _Spec("llama3-8b", 8, ((1, 2560), (1, 131072), (64, 8192))),
     _Spec("llama3-8b", 1, ragged=(RAGGED,)),
     _Spec("llama3-8b", 1, ((4, 8192),), dtype="fp8"),
-    _Spec("llama3-8b", 1, ((2, 4096),), q_len=4, engines=("bundled", "vllm-triton")),
+    _Spec("llama3-8b", 1, ((2, 4096),), q_len=4, engines=DENSE[:2]),
     _Spec("qwen2-7b", 1, ((1, 2560), (8, 8192))),  # 7 query heads a KV head
     _Spec("llama2-7b", 1, ((1, 4096), (8, 2048))),  # MHA
     _Spec("falcon-7b", 1, ((4, 2048),)),  # MQA, 71 heads, head_dim 64
@@ -151,7 +152,7 @@ def _scenarios(spec: _Spec, engines: Sequence[str] | None, every: bool) -> Itera
     kv = KvCache(spec.dtype, spec.page)
     for group in groups:
         usual = spec.engines or (LATENT if group.geometry.mla else DENSE)
-        more = () if group.geometry.mla else ("flash-decoding", "flash-attention-2", "flash-attention-3", "flashinfer")
+        more = () if group.geometry.mla else (REFERENCE, *LIBRARIES)
         chosen = tuple(engines or (usual + more if every else usual))
         for batch in batches:
             yield Scenario(f"{spec.model}/tp{spec.tp}", group, batch, kv, chosen, rank.model_kv_heads)
@@ -164,10 +165,10 @@ def _tiny(engines: Sequence[str] | None) -> list[Scenario]:
         return Scenario(label, LayerGroup("all", 1, geo), batch, KvCache(page_size=page), tuple(engines or usual))
 
     return [
-        make("tiny-gqa", Geometry(4, 1, 32), Batch([130, 40]), ("vllm-triton", "sglang-triton")),
-        make("tiny-group7", Geometry(7, 1, 32), Batch([150, 16, 33]), ("flash-decoding",)),
-        make("tiny-window", Geometry(2, 1, 32, window=40), Batch([130]), ("vllm-triton",)),
-        make("tiny-mla", Geometry(16, 1, 96, 64, mla=True), Batch([70]), ("vllm-triton-mla",)),
+        make("tiny-gqa", Geometry(4, 1, 32), Batch([130, 40]), SERVED),
+        make("tiny-group7", Geometry(7, 1, 32), Batch([150, 16, 33]), (REFERENCE,)),
+        make("tiny-window", Geometry(2, 1, 32, window=40), Batch([130]), SERVED[:1]),
+        make("tiny-mla", Geometry(16, 1, 96, 64, mla=True), Batch([70]), SERVED_MLA[:1]),
     ]
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.flashinfer.mla import POLICY, FlashInferMlaOptions, work_lists
+from decodecalc.engines.flashinfer.mla import POLICY, work_lists
+from decodecalc.engines.flashinfer.options import FlashInferMlaOptions
 from decodecalc.launch.arrays import Batches, at, row
 
 H100 = dc.load_gpu("h100-sxm")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.engines.flashinfer.decode import POLICY, FlashInferOptions
+from decodecalc.engines.flashinfer.decode import POLICY
+from decodecalc.engines.flashinfer.options import FlashInferOptions
 from decodecalc.launch.arrays import Batches, at
 
 B200 = dc.load_gpu("b200-sxm")

@@ -1,6 +1,6 @@
 """The peers' decode kernels, fetched from their wheels and called beside ours. Nothing fetched is ever committed.
 
-    python tests/benchmarks/kernels_peers.py .peers        # once, needs the package registry, no GPU; about 15 MiB
+    python benchmarks/kernels_peers.py .peers        # once, needs the package registry, no GPU; about 15 MiB
 
 fetches vLLM's Triton unified attention, SGLang's Triton decode attention and the FlashAttention-3 library that ships
 inside the vLLM wheel (stable ABI: loads on torch >= 2.9), with stand-ins for the few modules that those files import.

@@ -1,6 +1,6 @@
 """How far predictions are from measured times on an H200: the report, from raw times; needs no GPU.
 
-    python tests/benchmarks/accuracy.py --raw reports/h200/accuracy.json \\
+    python benchmarks/accuracy.py --raw reports/h200/accuracy.json \\
         --peers reports/h200/kernels-vs-peers.json --output reports/h200/accuracy
 
 --raw: what `accuracy_measure.py` wrote on the GPU (families held out before fitting: accuracy_cells.py), or what an
@@ -232,16 +232,12 @@ def summary_row(name: str, points: Sequence[Point]) -> str:
 def report(points: list[Point], sweeps: list[Sweep], calibration: Calibration, source: str, figures: list[str]) -> str:
     """The report as Markdown."""
     lines = ["# Predicted against measured on an H200", ""]
-    lines += [
-        "Measured by `python tests/benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json` on the"
-    ]
+    lines += ["Measured by `python benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json` on the"]
     lines += [f"GPU (a minute), reported by `{source}`.", ""]
     lines += [f"- calibration: {calibration.label}"]
     lines += [f"- {k}: {v}" for k, v in calibration.environment.items() if isinstance(v, (str, int, float))]
     lines += ["- cold L2, bf16 and pages of 16 keys unless a cell says otherwise, CUDA graphs; times per layer"]
-    lines += [
-        "- held out before fitting, and not looked at while the model was made: `tests/benchmarks/accuracy_cells.py`"
-    ]
+    lines += ["- held out before fitting, and not looked at while the model was made: `benchmarks/accuracy_cells.py`"]
     lines += ["", "| what | cells | MAPE | p50 | p90 | KV >= 64 MB | in the interval | overhead + bytes | roofline |"]
     lines.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     ours = [p for p in points if p.part.startswith("bundled")]
@@ -413,7 +409,7 @@ def main() -> None:
     if args.peers:
         points += peer_points(args.peers, calibration)
     given = {**vars(args), "raw": args.output.with_suffix(".json")}  # the report keeps what it needs of the raw file
-    source = "python tests/benchmarks/accuracy.py " + " ".join(
+    source = "python benchmarks/accuracy.py " + " ".join(
         f"--{name} {value.as_posix()}" for name, value in given.items() if value is not None
     )
     figures = [*draw(points, args.output), draw_curves(raw, calibration, args.output)]

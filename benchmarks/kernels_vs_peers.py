@@ -1,7 +1,7 @@
 """Our kernels beside the peers', cell by cell, in one process, taking turns. Writes a JSON and a Markdown table.
 
-    python tests/benchmarks/kernels_peers.py .peers                            # once (package registry, no GPU)
-    python tests/benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers
+    python benchmarks/kernels_peers.py .peers                            # once (package registry, no GPU)
+    python benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers
 
 Protocol: kernels_timing.py. Our launch is the time model's choice, nothing is tuned per cell. Correctness against
 float64 is checked before anything is timed. Columns:
@@ -226,7 +226,7 @@ def main() -> None:
             torch.cuda.empty_cache()
     result["stream_peak_bytes_per_s"] = max(r["kv_bytes"] / r["stream_us"] * 1e6 for r in result["cells"])
     result["gpu_after"] = gpu_state()
-    result["command"] = "python tests/benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers" + (
+    result["command"] = "python benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers" + (
         " --recorded RECORDED" if args.recorded else "") + (" --variants" if args.variants else "")  # fmt: skip
     Path(args.out).with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     text = markdown(result, result["command"])

@@ -1,6 +1,6 @@
 """The GPU half of the accuracy experiment: calibrate, then time every cell; writes raw JSON.
 
-    python tests/benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json [--peers .peers] [--limit 420]
+    python benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json [--peers .peers] [--limit 420]
 
 Parts in order of weight: calibration (skipped when the file exists), the cells of accuracy_cells.py under the bundled
 kernel's own, vLLM's and SGLang's split rules, sweeps over split counts, the peers' own kernels. What was finished when

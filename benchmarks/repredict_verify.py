@@ -1,6 +1,6 @@
 """Predict again, with this tree's model and calibration, what a verify report timed: no GPU needed.
 
-    python tests/benchmarks/repredict_verify.py reports/h200/verify.json
+    python benchmarks/repredict_verify.py reports/h200/verify.json
 
 Prints the error of the prediction of that day and of today's, overall, by rule and for 64 MB of KV and more, then the
 worst cells. For work on the model between runs on a device; once it was looked at to choose a model or a calibration,
