@@ -1,6 +1,6 @@
 """Real-world cases that no other test file holds, each with its source and the answer derived from it.
 
-Cases about one engine's rule stand in that engine's file (tests/engines/test_ENGINE.py), those about configurations in
+Cases about one engine's rule stand in that engine's folder (tests/engines/FOLDER), those about configurations in
 tests/models, the value table of a first example in tests/cli/test_analysis_commands.py.
 """
 

@@ -11,6 +11,7 @@ import pytest
 import strategies
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from lawful import laws, missing
 
 from decodecalc.batch import Batch
 from decodecalc.engines import engine_names, load_policy
@@ -23,24 +24,6 @@ from decodecalc.launch.plan import CLUSTER, MERGE_KERNEL, MERGES, LaunchPlan
 from decodecalc.launch.policy import Policy
 
 POLICIES = [(name, version.name) for name in engine_names() for version in load_policy(name).versions]
-MLA_ONLY = ("flashinfer-mla", "flashmla", "flashmla-sparse", "cutlass-mla", "vllm-triton-mla", "aiter-mla")
-BOTH_KINDS = ("sglang-triton", "trtllm-gen")
-AMD_ONLY = ("aiter-unified", "aiter-pa-decode", "aiter-mla", "rocm-paged")
-PAGES = {"flashmla": 64, "trtllm-gen": 64, "flash-attention-2": 256, "turbomind": 64}
-FP8_CACHE = ("flashmla-sparse",)
-# SGLang hands a layer's window minus 1 to its kernels: the oldest visible key is not read (srt/layers/attention).
-# aiter's paged decode reckons the window from the last of several query tokens (pa_decode_gluon).
-KEYS_LEFT_OUT = {"sglang-triton": 1, "aiter-pa-decode": 2}
-
-# Work is dealt to the SMs in turn, so equal requests are cut in different places: a class of them has FlashMLA's most
-# splits, or those of the first request of the lean kernel and of stream-k.
-DEALT = (
-    "flash_fwd_splitkv_mla_kernel",
-    "flash_fwd_splitkv_mla_fp8_sparse_kernel",
-    "_lean_attention_decode_kernel",
-    "flash_attn_ext_f16",
-    "mla_decode_stage1_asm_ps",
-)
 
 every_version = pytest.mark.parametrize(("name", "version"), POLICIES, ids=[f"{n}@{v}" for n, v in POLICIES])
 quick = settings(
@@ -48,47 +31,30 @@ quick = settings(
 )
 
 
-def gpus(name: str) -> st.SearchStrategy[Gpu]:
-    """Devices that the engine runs on."""
-    if name in AMD_ONLY:
-        names = ["mi300x", "mi355x", "mi308x"]
-    elif name in ("flash-attention-4", "cutlass-mla", "trtllm-gen"):
-        names = ["b200-sxm", "gb200", "b300-sxm"]
-    elif name in ("flashmla", "flashmla-sparse"):
-        names = ["h100-sxm", "h200-sxm", "h20"]
-    elif name == "sglang-triton":
-        names = ["h100-sxm", "a100-sxm", "mi300x", "mi355x"]
-    elif name == "vllm-triton":
-        names = ["h100-sxm", "l4", "b200-sxm", "rtx-pro-6000-server", "mi300x"]
-    elif name in ("llama-cpp", "turbomind", "tensorrt-llm-xqa", "tensorrt-llm-mmha"):
-        names = ["a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"]
-    else:
-        names = ["h100-sxm", "h200-sxm"]
-    return st.sampled_from(names).map(load_gpu)
-
-
-def geometries(name: str, windows: bool) -> st.SearchStrategy[Geometry]:
-    """Layers that the engine may serve; some serve both kinds."""
-    mla, plain = strategies.mla_geometries(), strategies.geometries(windows=windows)
-    return mla if name in MLA_ONLY else st.one_of(plain, mla) if name in BOTH_KINDS else plain
-
-
 @st.composite
 def steps(draw: st.DrawFn, name: str, windows: bool = True, max_q_len: int = 3) -> tuple[Geometry, Batch, Gpu]:
     """A layer, a decode step and a device."""
-    queries = max_q_len if draw(st.booleans()) else 1
-    return draw(geometries(name, windows)), draw(strategies.batches(max_q_len=queries)), draw(gpus(name))
+    law, queries = laws()[name], max_q_len if draw(st.booleans()) else 1
+    return (
+        draw(law.geometries(windows)),
+        draw(strategies.batches(max_q_len=queries)),
+        draw(law.devices),
+    )
 
 
-def cache(name: str) -> KvCache:
-    """bf16, or fp8 where the engine takes nothing else, with a page that the engine takes."""
-    return KvCache(dtype="fp8" if name in FP8_CACHE else "bf16", page_size=PAGES.get(name, 16))
+def test_every_engine_says_where_the_laws_are_tested() -> None:
+    """A registered engine has an entry in its test folder, and no entry is of an engine that is not registered."""
+    assert not missing(), (
+        f"no laws for {', '.join(missing())}: add tests/engines/FOLDER/laws.py, named as the engine's own folder, with "
+        'LAWS = {"the-engine": Lawful(gpus=("h100-sxm",))}; tests/lawful.py says what each field means'
+    )
+    assert list(laws()) == list(engine_names())
 
 
 def plan(name: str, version: str, geo: Geometry, batch: Batch, gpu: Gpu) -> LaunchPlan:
     """The plan; another example where the engine refuses this one, or takes a single query token only."""
     try:
-        return load_policy(name).plan(geo, batch, cache(name), gpu, {}, version)
+        return load_policy(name).plan(geo, batch, laws()[name].cache, gpu, {}, version)
     except GateError:
         assume(False)
     except InputError as refused:
@@ -119,7 +85,7 @@ def test_live_splits_tile_the_visible_keys_once(name: str, version: str, data: s
             assert ranges[0][0] == 0
         else:
             visible = max(length - queries - geo.window + 1, 0)
-            assert 0 <= ranges[0][0] <= visible + KEYS_LEFT_OUT.get(name, 0)
+            assert 0 <= ranges[0][0] <= visible + laws()[name].keys_left_out
 
 
 @every_version
@@ -170,7 +136,7 @@ def test_blocks_read_what_the_query_sees(name: str, version: str, data: st.DataO
     p = plan(name, version, geo, batch, gpu)
     for read, length, queries in zip(p.keys_read, batch.seq_lens, batch.q_lens):
         visible = length if geo.window is None else min(length, geo.window + queries - 1)
-        assert visible - KEYS_LEFT_OUT.get(name, 0) <= read <= batch.max_seq_len
+        assert visible - laws()[name].keys_left_out <= read <= batch.max_seq_len
     assert all(blocks >= 1 for blocks in p.blocks_per_split)
 
 
@@ -210,7 +176,8 @@ def same_step(policy: Policy, sweep: Batches, found: Any, n: int, p: LaunchPlan)
 @given(data=st.data())
 def test_whole_arrays_plan_what_single_steps_plan(name: str, version: str, data: st.DataObject) -> None:
     """One rule, two doors: entry n of a sweep of uniform steps is the plan of step n, request by request."""
-    geo, gpu, policy = data.draw(geometries(name, True)), data.draw(gpus(name)), load_policy(name)
+    law, policy = laws()[name], load_policy(name)
+    geo, gpu = data.draw(law.geometries(windows=True)), data.draw(law.devices)
     queries = data.draw(st.integers(1, 3))
     cases = data.draw(
         st.lists(st.tuples(st.integers(1, 70), strategies.key_counts, st.integers(1, queries)), min_size=1, max_size=5)
@@ -218,11 +185,11 @@ def test_whole_arrays_plan_what_single_steps_plan(name: str, version: str, data:
     cases = [(b, length + q, q) for b, length, q in cases]
     plans = [plan(name, version, geo, Batch.uniform(*case), gpu) for case in cases]
     sweep = Batches.uniform(*(np.array(column) for column in zip(*cases)))
-    found = policy.launches(geo, sweep, cache(name), gpu, policy.options_type(), policy.version(version))
+    found = policy.launches(geo, sweep, law.cache, gpu, policy.options_type(), policy.version(version))
     for n, p in enumerate(plans):
         same_step(policy, sweep, found, n, p)
         size = p.batch.size
-        if p.stage1.name in DEALT:
+        if p.stage1.name in law.dealt:
             assert row(found.live, n, 1)[0] in (max(p.splits.live), p.splits.live[0])
             continue
         assert row(found.live, n, size) == p.splits.live
@@ -237,12 +204,13 @@ def test_whole_arrays_plan_what_single_steps_plan(name: str, version: str, data:
 @given(data=st.data())
 def test_counted_classes_are_equal_requests(name: str, version: str, data: st.DataObject) -> None:
     """A step of classes with counts is the step with its requests written out."""
-    geo, gpu, policy = data.draw(geometries(name, False)), data.draw(gpus(name)), load_policy(name)
+    law, policy = laws()[name], load_policy(name)
+    geo, gpu = data.draw(law.geometries(windows=False)), data.draw(law.devices)
     classes = data.draw(st.lists(st.tuples(strategies.key_counts, st.integers(1, 20)), min_size=1, max_size=4))
     p = plan(name, version, geo, Batch([length for length, count in classes for _ in range(count)]), gpu)
     lens, counts = (np.array([column]) for column in zip(*classes))
     step = Batches(lens, np.ones_like(lens), counts)
-    found = policy.launches(geo, step, cache(name), gpu, policy.options_type(), policy.version(version))
+    found = policy.launches(geo, step, law.cache, gpu, policy.options_type(), policy.version(version))
     same_step(policy, step, found, 0, p)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from lawful import laws
 
 import decodecalc as dc
 from decodecalc.analysis.traffic import traffic_arrays
@@ -28,8 +29,8 @@ DENSE = [name for name in engine_names() if not load_policy(name).traits.sparse]
 
 
 def device(name: str) -> str:
-    """A GPU whose vendor runs the engine."""
-    return "mi300x" if name in ("rocm-paged", "aiter-unified", "aiter-pa-decode", "aiter-mla") else "h100-sxm"
+    """A GPU that runs the engine."""
+    return laws()[name].gpus[0]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=["latent", "gqa"])

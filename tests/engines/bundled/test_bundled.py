@@ -91,6 +91,19 @@ def test_the_array_rule_is_the_scalar_rule() -> None:
         assert found.launched[n] == plan(dc.Batch.uniform(4, context)).splits.launched
 
 
+@pytest.mark.parametrize("steps", [[(1, 2, 2), (25, 641, 1)], [(1, 3, 2), (1, 465, 1)], [(3, 9, 3), (1, 9, 1)]])
+def test_an_array_may_mix_query_lengths(steps: list[tuple[int, int, int]]) -> None:
+    """Steps of one, two and three query tokens are tuned apart inside one array, and each is what its plan is."""
+    policy, gpu, kv = load_policy("bundled"), dc.load_gpu("h200"), dc.KvCache()
+    sweep = Batches.uniform(*(np.array(column) for column in zip(*steps)))
+    found = policy.launches(GEO, sweep, kv, gpu, policy.options_type(), policy.version())
+    for n, step in enumerate(steps):
+        one = plan(dc.Batch.uniform(*step))
+        assert (found.launched[n], found.split_keys[n, 0]) == (one.splits.launched, one.detail.split_keys)
+        assert (found.scratch_bytes[n], found.detail.warps[n]) == (one.scratch_bytes, one.detail.warps)
+        assert found.gates[0].reason(n) == one.gates[0].reason
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -1,0 +1,12 @@
+"""Where the laws of every policy are tested on this folder's engines."""
+
+from __future__ import annotations
+
+from lawful import Lawful
+
+LAWS = {
+    "bundled": Lawful(
+        gpus=("h100-sxm", "h200-sxm"),
+        not_in_traces="its kernels are this project's own, which `verify` runs",
+    ),
+}

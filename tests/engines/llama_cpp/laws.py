@@ -1,0 +1,15 @@
+"""Where the laws of every policy are tested on this folder's engines."""
+
+from __future__ import annotations
+
+from lawful import Lawful, Traced
+
+from decodecalc.geometry import Geometry
+
+LAWS = {
+    "llama-cpp": Lawful(
+        gpus=("a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"),
+        dealt=("flash_attn_ext_f16",),
+        traced=(Traced(geometry=Geometry(32, 8, 128), gpu="h200-sxm", page_size=1),),
+    ),
+}

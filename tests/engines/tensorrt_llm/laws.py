@@ -1,0 +1,18 @@
+"""Where the laws of every policy are tested on this folder's engines."""
+
+from __future__ import annotations
+
+from lawful import Lawful, Traced
+
+from decodecalc.geometry import Geometry
+
+LAWS = {
+    "tensorrt-llm-xqa": Lawful(
+        gpus=("a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"),
+        traced=(Traced(geometry=Geometry(32, 8, 128), gpu="h200-sxm", page_size=32),),
+    ),
+    "tensorrt-llm-mmha": Lawful(
+        gpus=("a100-sxm", "h100-sxm", "rtx-3090", "rtx-4090", "rtx-pro-6000-server"),
+        traced=(Traced(geometry=Geometry(32, 32, 128), gpu="h200-sxm", page_size=32),),
+    ),
+}
