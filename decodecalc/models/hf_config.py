@@ -15,6 +15,7 @@ from decodecalc.models.layer_types import CHUNKED, FULL, NONE, SLIDING, SPARSE, 
 from decodecalc.models.model import LayerGroup, Model
 from decodecalc.models.sparse import compressed_gather, gather_of, unknown_budget
 from decodecalc.models.text_config import text_fields
+from decodecalc.models.weights import states_of, weights_of
 from decodecalc.models.windows import plan_windows
 
 # Layers whose decode geometry would come out wrong by the rules here: refused, never guessed.
@@ -77,10 +78,11 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         fields.warnings.append("block-sparse layers are counted as full attention: they read fewer keys than shown")
     if fields.raw("index_source_layer_ids") or (fields.raw("index_topk_freq") or 1) != 1:
         notes.append("layers share the list of one indexer: its reads are counted in every layer all the same")
-    shared = fields.raw("num_kv_shared_layers")
+    shared, shared_layers = fields.raw("num_kv_shared_layers"), frozenset[int]()
     if shared:
         count = whole("num_kv_shared_layers", shared, 0, MAX_LAYERS)
         notes.append(f"the last {count} layers read the cache of earlier layers: they store no keys of their own")
+        shared_layers = frozenset(range(max(len(layers) - count, 0), len(layers)))
     return Model(
         name=name or _own_name(config) or fields.model_type,
         model_type=fields.model_type,
@@ -92,6 +94,9 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         warnings=tuple(dict.fromkeys(fields.warnings)),
         notes=tuple(dict.fromkeys(notes)),
         layer_types=words,
+        weights=weights_of(fields, words, groups),
+        states=states_of(fields, words),
+        shared_layers=shared_layers,
     )
 
 

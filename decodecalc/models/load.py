@@ -8,7 +8,7 @@ from typing import Any
 
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.models.model import Model
-from decodecalc.models.zoo import find_entry, zoo_names
+from decodecalc.models.zoo import find_entry, with_weights, zoo_names
 
 MAX_SPEC_CHARACTERS = 4096
 
@@ -41,7 +41,7 @@ def load_model(spec: str | Path | Mapping[str, Any]) -> Model:
             return model_from_config(read_stdin(), source="standard input")
         entry = find_entry(text)
         if entry is not None:
-            return model_from_config(entry.config, name=entry.name, source=entry.source)
+            return model_from_config(with_weights(entry), name=entry.name, source=entry.source)
     path = Path(text)
     if isinstance(spec, Path) or _exists(path) or _looks_like_path(text):
         from decodecalc.models.config_input import read_config

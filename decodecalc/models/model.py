@@ -12,6 +12,7 @@ from typing import Any
 from decodecalc.batch import Batch
 from decodecalc.errors import ShardingError
 from decodecalc.geometry import Geometry, check_count
+from decodecalc.models.weights import States, Weights
 from decodecalc.values import Shown
 
 
@@ -138,6 +139,12 @@ class Model(Shown):
     """Facts about the model that the numbers do not show."""
     layer_types: tuple[str, ...] = field(default=(), repr=False)
     """What every layer of the model is, in order [total_layers]."""
+    weights: Weights | None = field(default=None, repr=False)
+    """The matrices by kind; None where the configuration does not state their shapes."""
+    states: States | None = field(default=None, repr=False)
+    """Recurrent states of the layers without softmax attention; None without such layers, or without their sizes."""
+    shared_layers: frozenset[int] = field(default=frozenset(), repr=False)
+    """Layers that read the cache of earlier ones and store no keys of their own."""
 
     @property
     def attention_layers(self) -> int:

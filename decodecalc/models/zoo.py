@@ -64,6 +64,22 @@ def _entry(name: str) -> ZooEntry:
     )
 
 
+def with_weights(entry: ZooEntry) -> dict[str, Any]:
+    """The entry's configuration with the fields that decide the bytes of its weights and states."""
+    extra = _weights()["models"].get(entry.name, {})
+    config = dict(entry.config)
+    for key in ("text_config", "llm_config", "language_config"):
+        if isinstance(config.get(key), dict):
+            return {**config, key: {**extra, **config[key]}}
+    return {**extra, **config}
+
+
+@functools.cache
+def _weights() -> Any:
+    path = Path(__file__).parent.parent / "data" / "model_weights.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 @functools.cache
 def _data() -> Any:
     path = Path(__file__).parent.parent / "data" / "models.json"
