@@ -96,7 +96,7 @@ def token_time(
     from decodecalc.gpus import load_gpu
 
     check_type("batch", batch, Batch, "for example decodecalc.Batch([128, 8192])")
-    check_type("engine", engine, str, "its name, for example 'vllm-triton'")
+    check_type("engine", engine, str, "its name; decodecalc.engine_names() lists them")
     rank = (model if isinstance(model, Model) else load_model(model)).shard(tp)
     name, version = split_version(engine)
     policy, device, cache = load_policy(name), load_gpu(gpu), kv or KvCache()

@@ -27,7 +27,8 @@ LINEAR_BYTES: dict[str, float] = {
 # `quant_method` of a checkpoint's configuration, and the values of a server's own flag.
 _METHODS = {
     "fp8": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8", "modelopt": "fp8", "modelopt_fp8": "fp8", "w8a8_fp8": "fp8",
-    "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "auto-round": "int4", "auto_round": "int4",
+    "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4",
+    "auto-round": "int4", "auto_round": "int4",
     "int8": "int8", "w8a8_int8": "int8", "bitsandbytes": "int4", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4",
     "modelopt_fp4": "nvfp4", "nvfp4": "nvfp4", "moe_wna16": "int4", "experts_int8": "int8",
 }  # fmt: skip

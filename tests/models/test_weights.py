@@ -68,7 +68,7 @@ def test_states_of_gated_delta_layers():
 
 def test_shapes_that_are_not_known_are_not_guessed():
     """A configuration without a vocabulary, or with blocks of another kind, has no weights."""
-    config = dict(model_type="llama", num_attention_heads=8, hidden_size=64, num_hidden_layers=2)
+    config = {"model_type": "llama", "num_attention_heads": 8, "hidden_size": 64, "num_hidden_layers": 2}
     assert dc.load_model(config).weights is None
     assert dc.load_model({**config, "vocab_size": 100, "intermediate_size": 128}).weights.params == (
         2 * (4 * 64 * 64 + 3 * 64 * 128) + 2 * 100 * 64
