@@ -45,6 +45,7 @@ def test_without_a_gpu_it_is_exit_3(call: Any, tmp_path: Path, monkeypatch: pyte
     result = call("calibrate", "--output", str(tmp_path / "here.json"))
     assert result.code == 3
     assert "GPU" in result.err or "torch" in result.err
+    assert "--" not in result.err, "calibrate has no option that stands in for the hardware"
     assert list(tmp_path.iterdir()) == []
 
 

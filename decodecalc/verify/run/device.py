@@ -91,16 +91,15 @@ class Device:
         return read_state(self.uuid) if self.is_cuda else DeviceState()
 
 
-def open_device(kind: str, index: int = 0) -> Device:
-    """The device to check on; MissingDependencyError says what is missing.
+def open_device(kind: str, index: int = 0, instead: str = "") -> Device:
+    """The device to run on; MissingDependencyError says what is missing, and what can be done `instead`.
 
     The interpreter has to be chosen before Triton is imported: this does it, once per process.
     """
     missing = [name for name in ("torch", "triton") if find_spec(name) is None]
     if missing:
         raise MissingDependencyError(
-            f"verify needs {' and '.join(missing)}, not installed here: {INSTALL}. "
-            "`--dry-run` shows what would be checked"
+            f"running kernels needs {' and '.join(missing)}, not installed here: {INSTALL}" + _also(instead)
         )
     if kind == "interpreter":
         return _interpreter()
@@ -110,8 +109,7 @@ def open_device(kind: str, index: int = 0) -> Device:
 
     if not torch.cuda.is_available():
         raise MissingDependencyError(
-            "this needs a CUDA GPU and torch sees none: run it where there is one (without one, verify checks the "
-            "kernels' logic with --device interpreter, and says what it would check with --dry-run)"
+            "this needs a CUDA GPU and torch sees none: run it where there is one" + _also(instead)
         )
     if not 0 <= index < torch.cuda.device_count():
         raise InputError(f"there is no GPU {index} on this machine: it has 0 to {torch.cuda.device_count() - 1}")
@@ -125,6 +123,10 @@ def open_device(kind: str, index: int = 0) -> Device:
         f"GPU-{uuid}" if uuid is not None else None,
         getattr(props, "L2_cache_size", None),
     )
+
+
+def _also(instead: str) -> str:
+    return f"; {instead}" if instead else ""
 
 
 def _interpreter() -> Device:
