@@ -4,6 +4,10 @@ A ```sh block holds `decodecalc …` lines; they run in this process, in a folde
 ```python block is a script; the blocks of a page share their names, in order. HTML comments say the rest:
 
     <!-- exit: 3 -->            before a block: the exit code it ends with on a machine without a GPU
+    <!-- file: DIR/x.py -->     before a block of any language: it is the text of that file, in the run's folder; files
+                                below decodecalc/engines are found by the package while the page runs
+    <!-- add: MODULE.NAME -->   before a python block: lines that a reader adds to that table of the package, where they
+                                are while the page runs (for the registry's ENTRIES: the engine is listed meanwhile)
     <!-- needs: duckdb -->      before a block: the module without which it is left out
     <!-- output -->             after a block: the ```text block that follows is what it prints
     <!-- output: 1-4, 9 -->     … these lines of it, other lines being shown as one `…`
@@ -14,6 +18,7 @@ A ```sh block holds `decodecalc …` lines; they run in this process, in a folde
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import os
@@ -32,7 +37,7 @@ ELISION = "…"
 SETUP = re.compile(r"^sh \.ci/venv(?: [\w,]+)? && \.venv/bin/")
 TEST_COMMAND = "python -m pytest"
 _FENCE = re.compile(r"^(?P<indent>\s*)```(?P<language>\w*)\s*$")
-_COMMENT = re.compile(r"^\s*<!--\s*(?P<key>exit|needs|output)\s*(?::\s*(?P<value>.*?))?\s*-->\s*$")
+_COMMENT = re.compile(r"^\s*<!--\s*(?P<key>exit|needs|output|file|add)\s*(?::\s*(?P<value>.*?))?\s*-->\s*$")
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class Block:
     exit_code: int = 0
     needs: str | None = None
     output: Output | None = None
+    file: str | None = None
+    add: str | None = None
 
     @property
     def is_missing(self) -> bool:
@@ -104,9 +111,10 @@ def blocks(page: Path) -> list[Block]:
             end = _closing(page, lines, i)
             indent = fence["indent"]
             text = "\n".join(line.removeprefix(indent) for line in lines[i + 1 : end])
-            if fence["language"] in ("sh", "python"):
+            if fence["language"] in ("sh", "python") or "file" in notes:
                 exit_code = int(notes.get("exit", "0").split()[0])
-                found.append(Block(page, i + 1, fence["language"], text, exit_code, notes.get("needs")))
+                needs, file, add = notes.get("needs"), notes.get("file"), notes.get("add")
+                found.append(Block(page, i + 1, fence["language"], text, exit_code, needs, None, file, add))
             elif "output" in notes and found:
                 shown = Output(i + 1, end, indent, text, notes["output"] or None)
                 found[-1] = Block(**{**vars(found[-1]), "output": shown})
@@ -160,13 +168,46 @@ def pick(text: str, lines: str | None) -> str:
 def run_page(page: Path, folder: Path) -> Iterator[Ran]:
     """Run the blocks of a page, in order, inside `folder`; those that need a missing module are left out."""
     for name in ("tests", "reports"):
-        if not (folder / name).exists():
+        own = any((block.file or "").startswith(f"{name}/") for block in blocks(page))  # never write through a link
+        if not own and not (folder / name).exists():
             (folder / name).symlink_to(ROOT / name)
     names: dict[str, Any] = {"__name__": "__docs__"}
-    for block in blocks(page):
-        if not block.is_missing:
+    with contextlib.ExitStack() as added:
+        for block in blocks(page):
+            if block.is_missing:
+                continue
+            if block.file or block.add:
+                place(block, folder, added)
+                continue
             with _chdir(folder):
                 yield _run(block, names)
+
+
+def place(block: Block, folder: Path, added: contextlib.ExitStack) -> None:
+    """Do what a reader does with a block that is not run: save it as a file, or add its lines to a table."""
+    if block.file:
+        target = folder / block.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(block.code + "\n", encoding="utf-8")
+        return
+    where, _, name = (block.add or "").rpartition(".")
+    module = importlib.import_module(where)
+    if (where, name) == ("decodecalc.engines.registry", "ENTRIES"):
+        for entry in eval(f"[{block.code}]", vars(module)):
+            added.enter_context(module.also(entry, folder / "decodecalc" / "engines"))
+        return
+    table = getattr(module, name)
+    for key, value in eval(f"{{{block.code}}}", vars(module)).items():
+        added.callback(_restore, table, key, table.get(key))
+        # A tuple of names for a key that there is: names more, not other ones.
+        table[key] = (*table[key], *value) if isinstance(table.get(key), tuple) else value
+
+
+def _restore(table: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is None:
+        del table[key]
+    else:
+        table[key] = value
 
 
 def _run(block: Block, names: dict[str, Any]) -> Ran:

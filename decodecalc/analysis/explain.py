@@ -19,7 +19,7 @@ from decodecalc.units import human_bytes, human_rate
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplainedStep:
     """One numbered step: a title, then lines of `text` where each formula carries its numbers."""
 
     number: int
@@ -31,7 +31,7 @@ class Step:
         return {**asdict(self), "lines": list(self.lines)}
 
 
-def explain(plan: LaunchPlan, layers: int = 1, word_for_split: str = "split") -> tuple[Step, ...]:
+def explain(plan: LaunchPlan, layers: int = 1, word_for_split: str = "split") -> tuple[ExplainedStep, ...]:
     """The steps of `plan`, for a model with `layers` such layers."""
     told = (
         ("Inputs", _inputs(plan)),
@@ -47,7 +47,7 @@ def explain(plan: LaunchPlan, layers: int = 1, word_for_split: str = "split") ->
         ("One token over all layers", _token(plan, layers)),
         ("Reproducibility", _bits(plan)),
     )
-    return tuple(Step(i, title, tuple(lines)) for i, (title, lines) in enumerate(told, start=1))
+    return tuple(ExplainedStep(i, title, tuple(lines)) for i, (title, lines) in enumerate(told, start=1))
 
 
 def _inputs(plan: LaunchPlan) -> list[str]:

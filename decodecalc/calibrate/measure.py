@@ -84,7 +84,7 @@ def all_variants() -> tuple[Variant, ...]:
     return tuple(v for shape in SHAPES for v in shape.variants())
 
 
-class Journal:
+class MeasurementJournal:
     """Finished parts by name, on disk after each. A journal of another GPU or of other parts is not taken up."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ def calibrate(
     from decodecalc.verify.run.device import provenance
 
     variants = all_variants()
-    journal = Journal(journal_path, {**identity_of(device, gpu), "variants": [list(v) for v in variants]})
+    journal = MeasurementJournal(journal_path, {**identity_of(device, gpu), "variants": [list(v) for v in variants]})
     total = 4 + len(variants)
 
     def step(done: int, name: str, measure: Callable[[], Any]) -> Any:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from decodecalc.verify.session.run import Session
     from decodecalc.verify.session.suites import Case, Scenario
 
+WITHOUT_GPU = (
+    "without a GPU, --dry-run shows what would be checked, and --device interpreter checks the kernels' logic where "
+    "torch and Triton are installed"
+)
 SUITES = ("quick", "standard", "full", "tiny")
 FORMATS = ("table", "csv", "json", "markdown", "html")
 _OWN_SCENARIO = ("model", "q_heads", "batch", "context", "seq_lens")
@@ -99,7 +103,7 @@ def command(**values: Any) -> int:
         return _dry_run(cases(scenarios, resolve_gpu(values["gpu"]), options), claims, inputs, values, shard)
     from decodecalc.verify.run.device import open_device
 
-    device = open_device(values["kind"], ranks.local)
+    device = open_device(values["kind"], ranks.local, WITHOUT_GPU)
     gpu = _planned_gpu(device, values["gpu"], ranks)
     planned = cases(scenarios, gpu, options)
     planned = deal(planned, *shard) if shard else planned

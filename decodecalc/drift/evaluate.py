@@ -44,7 +44,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Launch:
+class SourceLaunch:
     """A kernel that the function launched, `kernel[grid](…)`: its grid and its keyword arguments, unknown ones too."""
 
     kernel: str
@@ -168,7 +168,7 @@ class Evaluator:
         self._module, self._given = module, given
         self._steps, self._depth = 0, 0
         self._resolving: set[str] = set()
-        self._launches: list[Launch | None] = []
+        self._launches: list[SourceLaunch | None] = []
 
     # -- doors --------------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Evaluator:
         self._outer(function, scope)
         return scope.get(name, self._given.get(name, UNKNOWN))
 
-    def launches(self, function: ast.AST) -> list[Launch] | _Unknown:
+    def launches(self, function: ast.AST) -> list[SourceLaunch] | _Unknown:
         """The kernels that a function launches; unknown where it is not known whether one is launched."""
         self._launches.clear()
         self._outer(function, {})
@@ -336,7 +336,7 @@ class Evaluator:
     def _launch(self, call: ast.Call, target: ast.Subscript, scope: dict[str, Any]) -> None:
         grid = self._eval(target.slice, scope)
         keywords = {k.arg: self._eval(k.value, scope) for k in call.keywords if k.arg is not None}
-        self._launches.append(Launch(dotted(target.value) or "?", grid, keywords))
+        self._launches.append(SourceLaunch(dotted(target.value) or "?", grid, keywords))
 
     def _change(self, call: ast.Call, scope: dict[str, Any]) -> None:
         """A method that changes a known list or set in place."""

@@ -7,7 +7,6 @@ several engines is listed once, in the folder of its own project.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from decodecalc.drift.checks import Check
 from decodecalc.engines.registry import folder_modules
@@ -61,7 +60,6 @@ class Package:
     """Packages whose files a checkout of this one holds as well: a fork's upstream. They are then the fork's."""
 
 
-@lru_cache(maxsize=1)
 def packages() -> tuple[Package, ...]:
     """The packages of every engine folder, in the order of the registry."""
     return tuple(package for module in folder_modules("sources") for package in module.PACKAGES)

@@ -1,4 +1,8 @@
-"""Engine policies: (geometry, batch, KV cache, GPU) -> LaunchPlan. A folder for every family of engines."""
+"""The engines: one folder for each project, with a policy for each of its decode kernels, and `plan`, which asks one.
+
+A folder's policy modules say what is launched; beside them `trace.py` says how a trace shows it, `sources.py` where the
+engine's own source says it, and `run.py` how the installed engine is run. `registry.py` lists the policies.
+"""
 
 from __future__ import annotations
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, MutableSequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from decodecalc.errors import GateError, UnknownNameError
+from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.launch.policy import Policy
 from decodecalc.launch.traits import Traits
 
@@ -146,15 +148,41 @@ def load_policies(names: Iterable[str]) -> list[tuple[Policy, str | None]]:
     return out
 
 
+def _folders() -> MutableSequence[str]:
+    """Where engine folders lie: `decodecalc/engines`, and what `also` adds."""
+    return importlib.import_module("decodecalc.engines").__path__
+
+
+@contextmanager
+def also(entry: Entry, folders: str | Path | None = None) -> Iterator[None]:
+    """List one more engine as long as the context lasts: to try a policy that is not part of the package (yet).
+
+    folders: a folder of engine folders; `engines.NAME.policy` is then found in `folders/NAME/policy.py`. InputError
+    where the name is taken.
+    """
+    if entry.name in _BY_NAME:
+        raise InputError(f"there is an engine called {entry.name} already")
+    before = set(sys.modules)
+    if folders is not None:
+        _folders().append(str(folders))
+        importlib.invalidate_caches()
+    _BY_NAME[entry.name] = entry
+    try:
+        yield
+    finally:
+        del _BY_NAME[entry.name]
+        if folders is not None:
+            _folders().remove(str(folders))
+            for name in set(sys.modules) - before:
+                if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(folders):
+                    del sys.modules[name]
+
+
 def folder_modules(name: str) -> list[ModuleType]:
     """The module called `name` of every engine folder that has one: first of the folders that hold registered engines,
     in the listing's order, then of all other folders, by name. A folder is found by being there."""
-    registered = [f"decodecalc.{entry.module}".rpartition(".")[0] for entry in ENTRIES]
-    present = [
-        f"decodecalc.engines.{found.name}"
-        for found in pkgutil.iter_modules([str(Path(__file__).parent)])
-        if found.ispkg
-    ]
+    registered = [f"decodecalc.{entry.module}".rpartition(".")[0] for entry in _BY_NAME.values()]
+    present = [f"decodecalc.engines.{found.name}" for found in pkgutil.iter_modules(_folders()) if found.ispkg]
     packages = dict.fromkeys([*registered, *sorted(present)])
     return [
         importlib.import_module(f"{package}.{name}")

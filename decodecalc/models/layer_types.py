@@ -14,7 +14,7 @@ from decodecalc.models.fields import MAX_LAYERS, Fields, class_defaults, whole, 
 FULL, SLIDING, CHUNKED, SPARSE, NONE = "full", "sliding", "chunked", "sparse", "none"
 
 # What the words of configurations mean. A word that is not here is an error, never a guess.
-_KINDS = {
+KINDS = {
     **dict.fromkeys(
         ("full_attention", "attention", "full", "global", "global_attention", "hybrid", "softmax", "softmax_attention"),
         FULL,
@@ -69,7 +69,7 @@ _KINDS = {
 }
 
 # Layer i is full when i % period == remainder, and sliding otherwise, in classes with a fixed pattern.
-_FULL_EVERY = {
+FULL_EVERY = {
     "gemma2": (2, 1),
     "vaultgemma": (2, 1),
     "gpt_oss": (2, 1),
@@ -142,7 +142,7 @@ def layer_count(fields: Fields) -> int:
 def _plan(words: list[str], *notes: str) -> LayerPlan:
     kinds = []
     for word in words:
-        kind = _KINDS.get(word.lower())
+        kind = KINDS.get(word.lower())
         if kind is None:
             raise ModelConfigError(f"layer type {word[:60]!r} is not known: cannot tell whether it runs attention")
         kinds.append(kind)
@@ -342,7 +342,7 @@ def _periodic(fields: Fields) -> LayerPlan | None:
         words = [pattern[i % len(pattern)] for i in range(layer_count(fields))]
         return _plan(["sliding_attention" if word == "L" else "full_attention" for word in words])
     stated = fields.count("sliding_window_pattern", low=0, high=MAX_LAYERS, quiet=True)
-    period, remainder = _FULL_EVERY.get(kind, (0, 0))
+    period, remainder = FULL_EVERY.get(kind, (0, 0))
     origin = "class default"
     every = fields.count("global_attn_every_n_layers", high=MAX_LAYERS, quiet=True)
     if every is not None and kind in ("afmoe", "modernbert-decoder"):
@@ -350,7 +350,7 @@ def _periodic(fields: Fields) -> LayerPlan | None:
     elif stated:
         period, remainder = stated, stated - 1
         origin = "sliding_window_pattern" if pattern is not None else origin
-        if pattern is not None and _FULL_EVERY.get(kind) == (period, remainder):
+        if pattern is not None and FULL_EVERY.get(kind) == (period, remainder):
             origin = "class default"
     if kind in ("exaone4", "exaone_moe") and fields.value("window", quiet=True) is None:
         return None

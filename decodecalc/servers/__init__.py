@@ -6,18 +6,18 @@ from decodecalc.servers.layers import architecture_of, question_of, resolve_laye
 from decodecalc.servers.libraries import Libraries, libraries_of
 from decodecalc.servers.question import Layer, MlaDims, Question, SglangSettings, VllmSettings
 from decodecalc.servers.registry import SERVERS, resolve
-from decodecalc.servers.resolution import Candidate, Reason, Refusal, Resolution
+from decodecalc.servers.resolution import BackendCandidate, Reason, Resolution, ServerRefusal
 
 __all__ = [
     "SERVERS",
-    "Candidate",
+    "BackendCandidate",
     "Layer",
     "Libraries",
     "MlaDims",
     "Question",
     "Reason",
-    "Refusal",
     "Resolution",
+    "ServerRefusal",
     "SglangSettings",
     "VllmSettings",
     "architecture_of",

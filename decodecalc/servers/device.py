@@ -10,7 +10,7 @@ from decodecalc.gpus import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class ServerDevice:
     """The compute capability and, on AMD, the gfx name.
 
     On AMD the capability is the one HIP derives from the gfx name (9.4 for gfx942, 12.0 for gfx1201), which is what
@@ -61,7 +61,7 @@ class Device:
 _CDNA = {"gfx90a": 2, "gfx942": 3, "gfx950": 4, "gfx1250": 5}
 
 
-def device_of(gpu: Gpu) -> Device:
+def device_of(gpu: Gpu) -> ServerDevice:
     """The device that servers see. InputError when neither capability nor gfx name is known."""
     if gpu.gfx is not None:
         digits = re.match(r"gfx(\d+)", gpu.gfx)
@@ -69,7 +69,7 @@ def device_of(gpu: Gpu) -> Device:
             raise InputError(f"GPU {gpu.label!r}: {gpu.gfx!r} is not a gfx name")
         text = digits[1]
         major, minor = (int(text[:2]), int(text[2])) if len(text) == 4 else (int(text[0]), int(text[1]))
-        return Device(major=major, minor=minor, gfx=gpu.gfx)
+        return ServerDevice(major=major, minor=minor, gfx=gpu.gfx)
     if gpu.compute_capability is None:
         raise InputError(f"GPU {gpu.label!r} has neither a compute capability nor a gfx name, so no server runs on it")
-    return Device(major=gpu.compute_capability[0], minor=gpu.compute_capability[1])
+    return ServerDevice(major=gpu.compute_capability[0], minor=gpu.compute_capability[1])

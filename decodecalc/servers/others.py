@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from decodecalc.servers.device import Device, device_of
+from decodecalc.servers.device import ServerDevice, device_of
 from decodecalc.servers.question import Question
-from decodecalc.servers.resolution import ARGUMENTS, SELECTION, Candidate, Reason, Refusal, Resolution
+from decodecalc.servers.resolution import ARGUMENTS, SELECTION, BackendCandidate, Reason, Resolution, ServerRefusal
 
 _XQA_SOURCE = (
     "NVIDIA/TensorRT-LLM main of 2026-08: kernels/decoderMaskedMultiheadAttention/decoderXQARunner.cpp (shouldUse), "
@@ -42,7 +42,7 @@ def tensorrt_llm(version: str | None, question: Question) -> Resolution:
     )  # fmt: skip
 
 
-def _xqa_reasons(question: Question, device: Device) -> list[str]:
+def _xqa_reasons(question: Question, device: ServerDevice) -> list[str]:
     layer, fp8 = question.layer, question.kv_cache_dtype.startswith("fp8")
     out = []
     if device.hip or device.capability < (8, 0) or device.major == 10:
@@ -61,7 +61,7 @@ def _xqa_reasons(question: Question, device: Device) -> list[str]:
     return out
 
 
-def _mmha_reasons(question: Question, device: Device) -> list[str]:
+def _mmha_reasons(question: Question, device: ServerDevice) -> list[str]:
     out = [] if not device.hip and device.capability >= (7, 0) else ["runs on NVIDIA from compute capability 7.0 on"]
     if question.layer.mla is not None:
         out.append("has no kernel for MLA")
@@ -103,7 +103,7 @@ def transformers(version: str | None, question: Question) -> Resolution:
     found = tuple(_candidate(known, []) for known in _IMPLEMENTATIONS)
     if name not in _IMPLEMENTATIONS:
         words = f"{name} is not an attention implementation; known: {', '.join(_IMPLEMENTATIONS)}"
-        refused = Refusal(stage=ARGUMENTS, error="ValueError", reasons=(words,), code="unknown_backend")
+        refused = ServerRefusal(stage=ARGUMENTS, error="ValueError", reasons=(words,), code="unknown_backend")
         return _answer("transformers", version, source, None, found, refused=refused, forced=True)
     note = "The cache is dense: every request is padded to the longest."
     engine = _IMPLEMENTATIONS[name]
@@ -111,15 +111,15 @@ def transformers(version: str | None, question: Question) -> Resolution:
     return _answer("transformers", version, source, name, found, engine=engine, notes=(note,), forced=forced)
 
 
-def _candidate(name: str, reasons: list[str]) -> Candidate:
-    return Candidate(name=name, reasons=tuple(Reason(words=words) for words in reasons))
+def _candidate(name: str, reasons: list[str]) -> BackendCandidate:
+    return BackendCandidate(name=name, reasons=tuple(Reason(words=words) for words in reasons))
 
 
 def _answer(
-    server: str, version: str | None, source: str, chosen: str | None, found: tuple[Candidate, ...], **rest: Any
+    server: str, version: str | None, source: str, chosen: str | None, found: tuple[BackendCandidate, ...], **rest: Any
 ) -> Resolution:
     if chosen is None:
-        none = Refusal(stage=SELECTION, error="", reasons=("no kernel takes the layer",), code="no_valid_backend")
+        none = ServerRefusal(stage=SELECTION, error="", reasons=("no kernel takes the layer",), code="no_valid_backend")
         rest = {"refused": none, **rest, "engine": None}
     return Resolution(
         server=server,

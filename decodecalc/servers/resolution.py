@@ -26,7 +26,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class BackendCandidate:
     """A backend that the server looked at, with every reason against it."""
 
     name: str
@@ -44,7 +44,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ServerRefusal:
     """A configuration with which the server does not start."""
 
     stage: str
@@ -77,9 +77,9 @@ class Resolution(Shown):
     """The backend's name in the server's words; None when the configuration is refused."""
     forced: bool = False
     """The user named the backend, so that it was looked at alone."""
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[BackendCandidate, ...] = ()
     """Every backend that automatic selection looks at, in its order, with the reasons against each."""
-    refused: Refusal | None = None
+    refused: ServerRefusal | None = None
     """Why the server does not start; None when it does."""
     kernel: str | None = None
     """The decode kernel inside the backend: fa2, fa3, fa4, native, xqa, trtllm-gen, …"""

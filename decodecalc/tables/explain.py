@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from decodecalc.analysis.explain import Step, explain
+from decodecalc.analysis.explain import ExplainedStep, explain
 from decodecalc.scenario import Planned
 from decodecalc.tables.table import Table
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 
 
-def stories(request: Request) -> Iterator[tuple[Planned, tuple[Step, ...]]]:
+def stories(request: Request) -> Iterator[tuple[Planned, tuple[ExplainedStep, ...]]]:
     """One story per plan of the request."""
     words = {policy.name: policy.word_for_split for policy, _ in request.scenarios.engines}
     for item in request.scenarios.plans():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from types import ModuleType
 
 from decodecalc.engines.registry import folder_modules
 from decodecalc.trace.families import SHARED
 from decodecalc.trace.knowledge import TraceKnowledge
 
 
-@lru_cache(maxsize=1)
 def knowledge() -> TraceKnowledge:
     """The families that engines share, and `TRACE` of every engine folder that has a `trace.py`.
 
@@ -18,4 +18,9 @@ def knowledge() -> TraceKnowledge:
     >>> knowledge().recognise("void at::native::elementwise_kernel<128, 4>()") is None
     True
     """
-    return TraceKnowledge.together([SHARED, *(module.TRACE for module in folder_modules("trace"))])
+    return _together(tuple(folder_modules("trace")))
+
+
+@lru_cache(maxsize=2)
+def _together(modules: tuple[ModuleType, ...]) -> TraceKnowledge:
+    return TraceKnowledge.together([SHARED, *(module.TRACE for module in modules)])

@@ -11,7 +11,7 @@ import pytest
 from decodecalc.batch import Batch
 from decodecalc.calibrate import measure as calibrate
 from decodecalc.calibrate.derive import TILES, StageTimes, knots, wave_points
-from decodecalc.calibrate.measure import Journal, all_variants
+from decodecalc.calibrate.measure import MeasurementJournal, all_variants
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import predict
@@ -45,6 +45,7 @@ def test_without_a_gpu_it_is_exit_3(call: Any, tmp_path: Path, monkeypatch: pyte
     result = call("calibrate", "--output", str(tmp_path / "here.json"))
     assert result.code == 3
     assert "GPU" in result.err or "torch" in result.err
+    assert "--" not in result.err, "calibrate has no option that stands in for the hardware"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -58,16 +59,16 @@ def test_an_output_that_cannot_be_written_is_exit_2_before_anything_is_measured(
 def test_a_journal_takes_up_where_it_stopped(tmp_path: Path) -> None:
     """A finished part is not measured again; another GPU's journal is not taken up."""
     path = tmp_path / "j"
-    first = Journal(path, {"gpu": "a"})
+    first = MeasurementJournal(path, {"gpu": "a"})
     assert first.run("launches", lambda: {"x": 1}) == {"x": 1}
 
     def never() -> Any:
         raise AssertionError("measured twice")
 
-    assert Journal(path, {"gpu": "a"}).run("launches", never) == {"x": 1}
-    assert Journal(path, {"gpu": "b"}).run("launches", lambda: 2) == 2
+    assert MeasurementJournal(path, {"gpu": "a"}).run("launches", never) == {"x": 1}
+    assert MeasurementJournal(path, {"gpu": "b"}).run("launches", lambda: 2) == 2
     path.write_text("{")
-    assert Journal(path, {"gpu": "a"}).run("launches", lambda: 3) == 3
+    assert MeasurementJournal(path, {"gpu": "a"}).run("launches", lambda: 3) == 3
     first.remove()
     assert not path.exists()
 

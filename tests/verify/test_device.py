@@ -8,7 +8,7 @@ import pytest
 
 from decodecalc.errors import InputError, MissingDependencyError
 from decodecalc.verify.run import device as module
-from decodecalc.verify.run.device import Device, State, open_device, parse_state
+from decodecalc.verify.run.device import Device, DeviceState, open_device, parse_state
 
 
 def test_missing_packages_are_named(monkeypatch):
@@ -44,9 +44,9 @@ def test_the_gpu_is_refused_while_triton_interprets(monkeypatch):
 
 
 def test_clocks_are_read_in_hertz_and_what_is_not_said_is_none():
-    assert parse_state("1980, 3201, [N/A], 41, 580.1") == State(1.98e9, 3.201e9, None, 41.0, "580.1")
-    assert parse_state("") == State()
-    assert parse_state("No devices were found") == State()
+    assert parse_state("1980, 3201, [N/A], 41, 580.1") == DeviceState(1.98e9, 3.201e9, None, 41.0, "580.1")
+    assert parse_state("") == DeviceState()
+    assert parse_state("No devices were found") == DeviceState()
 
 
 def test_a_machine_without_nvidia_smi_has_no_state(monkeypatch):
@@ -54,4 +54,4 @@ def test_a_machine_without_nvidia_smi_has_no_state(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(module.subprocess, "run", missing)
-    assert Device("cuda", "cuda:0", "x").state() == State()
+    assert Device("cuda", "cuda:0", "x").state() == DeviceState()

@@ -50,7 +50,7 @@ PERSISTENT_MAX_BATCH = 32  # AITER_MLA_DECODE_PERSISTENT_MAX_BATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class AiterMlaRules:
     """What differs between versions."""
 
     causal_option: bool = True
@@ -131,12 +131,12 @@ class AiterMla(Policy):
     word_for_split = "work"
     options_type = AiterMlaOptions
     versions = (
-        PolicyVersion("0.1.20", "ROCm/aiter v0.1.20 (same at e404860)", ("0.1.20", "0.1.20.post1"), Rules()),
+        PolicyVersion("0.1.20", "ROCm/aiter v0.1.20 (same at e404860)", ("0.1.20", "0.1.20.post1"), AiterMlaRules()),
         PolicyVersion(
             "0.1.18",
             "ROCm/aiter v0.1.18, v0.1.19.post1",
             ("0.1.18", "0.1.19.post2"),
-            Rules(causal_option=False, fp8_32_heads=False),
+            AiterMlaRules(causal_option=False, fp8_32_heads=False),
             "32 FP8 heads with 3 query tokens are folded on gfx950; the plan always trims query tiles causally",
         ),
     )
@@ -163,7 +163,7 @@ class AiterMla(Policy):
         """Both modes on arrays. GateError: anything but MLA of 576/512 in BF16, FP16 or FP8 on gfx942 or gfx950, heads
         that the library refuses, requests that differ in query tokens."""
         _check(self.name, geo, batches, kv, gpu, options)
-        rules: Rules = version.rules
+        rules: AiterMlaRules = version.rules
         step = _Steps.of(geo, batches, kv, gpu, options, rules)
         plan = _Plan.of(step, batches, kv, options, rules) if options.mode == "persistent" else None
         kept = _kept(geo, batches, kv, gpu, options) & (plan is not None)
@@ -244,7 +244,7 @@ class _Steps:
 
     @classmethod
     def of(
-        cls, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: AiterMlaOptions, rules: Rules
+        cls, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: AiterMlaOptions, rules: AiterMlaRules
     ) -> _Steps:
         """The shape of every distinct number of query tokens, given to the steps that have it."""
         queries, which = np.unique(batches.max_q_len, return_inverse=True)
@@ -283,7 +283,7 @@ class _Plan:
     work_indptr: tuple[int, ...] | None
 
     @classmethod
-    def of(cls, step: _Steps, batches: Batches, kv: KvCache, options: AiterMlaOptions, rules: Rules) -> _Plan:
+    def of(cls, step: _Steps, batches: Batches, kv: KvCache, options: AiterMlaOptions, rules: AiterMlaRules) -> _Plan:
         """Deal the steps. GateError where the metadata kernel refuses the heads."""
         for shape in step.shapes:
             shape.check_persistent()

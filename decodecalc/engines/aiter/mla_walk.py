@@ -72,7 +72,7 @@ class Dealt:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _MlaWalk:
     """State of the steps that still have units to deal, one entry each."""
 
     step: IntArray  # row of the result
@@ -147,7 +147,7 @@ def _deal(given: Dealing) -> Dealt:
     totals = np.zeros((4, n), dtype=np.int64)
     used = totals[3]
     marks: list[tuple[int, int, int]] = []
-    walk = _Walk(
+    walk = _MlaWalk(
         np.arange(n), np.zeros(n, dtype=np.int64), given.counts[:, 0].copy(), *np.zeros((7, n), dtype=np.int64).copy()
     )
     for part in range(int(given.parts.max())):
@@ -174,13 +174,13 @@ def _deal(given: Dealing) -> Dealt:
     )
 
 
-def _store(walk: _Walk, most: IntArray, totals: IntArray) -> None:
+def _store(walk: _MlaWalk, most: IntArray, totals: IntArray) -> None:
     most[walk.step, walk.klass] = np.maximum(most[walk.step, walk.klass], walk.most)
     totals[0, walk.step], totals[1, walk.step] = walk.works, walk.split_works
     totals[2, walk.step] = walk.cut_units
 
 
-def _next_class(walk: _Walk, given: Dealing, most: IntArray) -> None:
+def _next_class(walk: _MlaWalk, given: Dealing, most: IntArray) -> None:
     """Move on to the next class that has units, where the current one is used up."""
     last = given.counts.shape[1] - 1
     while True:

@@ -38,7 +38,7 @@ WIDE_HEAD = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AiterUnifiedRules:
     """What differs between versions.
 
     exact_decode_blocks: a decode step has B query blocks, not the upper bound tokens // BLOCK_Q + B. occupancy: the
@@ -80,26 +80,28 @@ class AiterUnified(Policy):
     word_for_split = "segment"
     options_type = AiterUnifiedOptions
     versions = (
-        PolicyVersion("0.1.20", "ROCm/aiter v0.1.20 (same at e404860)", ("0.1.19.post1", "0.1.20.post1"), Rules()),
+        PolicyVersion(
+            "0.1.20", "ROCm/aiter v0.1.20 (same at e404860)", ("0.1.19.post1", "0.1.20.post1"), AiterUnifiedRules()
+        ),
         PolicyVersion(
             "0.1.18",
             "ROCm/aiter v0.1.16, v0.1.18, v0.1.19",
             ("0.1.16", "0.1.19"),
-            Rules(wide_heads=False),
+            AiterUnifiedRules(wide_heads=False),
             "no configurations for head dims of 256 and more",
         ),
         PolicyVersion(
             "0.1.15",
             "ROCm/aiter v0.1.12, v0.1.15",
             ("0.1.12", "0.1.15"),
-            Rules(exact_decode_blocks=False, occupancy=False, wide_heads=False),
+            AiterUnifiedRules(exact_decode_blocks=False, occupancy=False, wide_heads=False),
             "decode launches the upper bound of query blocks; segments aim at 4 blocks per compute unit",
         ),
         PolicyVersion(
             "0.1.11",
             "ROCm/aiter v0.1.6.post2 to v0.1.11.post1",
             ("0.1.6.post2", "0.1.11.post1"),
-            Rules(exact_decode_blocks=False, occupancy=False, wide_heads=False, page_tile=True),
+            AiterUnifiedRules(exact_decode_blocks=False, occupancy=False, wide_heads=False, page_tile=True),
             "a tile is a page",
         ),
     )
@@ -124,7 +126,7 @@ class AiterUnified(Policy):
             raise GateError("aiter-unified: MLA runs in other kernels of aiter", "mla")
         if kv.dtype not in ("bf16", "fp16", "fp8"):
             raise GateError(f"aiter-unified: bf16, fp16 or fp8 keys, not {kv.dtype}", "kv_dtype")
-        rules: Rules = version.rules
+        rules: AiterUnifiedRules = version.rules
         wide = rules.wide_heads and not rdna
         wave = 32 if rdna else 64
         longest = planned_length(self.name, batches, options.max_seq_len)
@@ -236,7 +238,7 @@ def _is_rdna(gpu: Gpu) -> bool:
     return not gfx.startswith("gfx9")
 
 
-def _segments(longest: Any, tile: int, target: int, programs: Any, rules: Rules, wide_head: bool) -> Any:
+def _segments(longest: Any, tile: int, target: int, programs: Any, rules: AiterUnifiedRules, wide_head: bool) -> Any:
     """NUM_SEGMENTS of select_3d_config [N]."""
     if not rules.occupancy:
         least = 16 if tile <= 16 else 8
@@ -247,7 +249,7 @@ def _segments(longest: Any, tile: int, target: int, programs: Any, rules: Rules,
     return next_power_of_2(np.maximum(np.minimum(cdiv(target * waves, programs), most), least))
 
 
-def _prefill_config(geo: Geometry, gpu: Gpu, rdna: bool, rules: Rules) -> tuple[int | None, int]:
+def _prefill_config(geo: Geometry, gpu: Gpu, rdna: bool, rules: AiterUnifiedRules) -> tuple[int | None, int]:
     """(BLOCK_M of long prefills, tile) of select_2d_config for steps that are not pure decode."""
     if rules.wide_heads and not rdna and geo.head_dim >= 256:
         return None, 16 if geo.head_dim >= WIDE_HEAD else 32

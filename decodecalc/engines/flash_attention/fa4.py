@@ -626,7 +626,7 @@ def _grid(c: Call, f: _Forward, flags: _Flags) -> grids.Grid:
     cluster = f.cluster
     if flags.two_cta is not None and not c.own_hd256_kernel:
         cluster = np.where(flags.two_cta, 2, 1)
-    w = grids.Work(
+    w = grids.GridWork(
         batch=c.batch,
         heads=c.grid_heads,
         q_rows=c.q_len * per_token,
@@ -648,7 +648,7 @@ def _grid(c: Call, f: _Forward, flags: _Flags) -> grids.Grid:
     if f.name != SM100:
         # Hopper's scheduler for dense queries puts the longest first only when there is no window.
         return grids.plain(w, c.varlen, c.family == 9 and c.causal)
-    w_longest = grids.Work(**{n: getattr(w, n) for n in w.__slots__} | {"q_rows": c.max_seqlen_q * per_token})
+    w_longest = grids.GridWork(**{n: getattr(w, n) for n in w.__slots__} | {"q_rows": c.max_seqlen_q * per_token})
     clc = flags.clc & (not flags.paged_non_tma)
     return grids.sm100(
         w_longest,
@@ -661,7 +661,7 @@ def _grid(c: Call, f: _Forward, flags: _Flags) -> grids.Grid:
     )
 
 
-def _mla_grid(c: Call, f: _Forward, w: grids.Work, clc: Any) -> grids.Grid:
+def _mla_grid(c: Call, f: _Forward, w: grids.GridWork, clc: Any) -> grids.Grid:
     """Grids of the MLA kernels. Where every tile is one token, packed queries are one flat request."""
     full_tile = c.q_heads == 128 * c.kv_heads and bool(c.pack_gqa.all())
     one_token = f.name == mla.SINGLE_KB64 or c.sparse_topk is not None or (f.name == mla.PAIRS and full_tile)
@@ -669,7 +669,7 @@ def _mla_grid(c: Call, f: _Forward, w: grids.Work, clc: Any) -> grids.Grid:
         return grids.varlen(w)
     if c.varlen:
         flat = {"batch": np.ones_like(c.batch), "q_rows": w.total_rows}
-        w = grids.Work(**{n: getattr(w, n) for n in w.__slots__} | flat)
+        w = grids.GridWork(**{n: getattr(w, n) for n in w.__slots__} | flat)
     handed_out = grids.cluster_launch_control(w)
     return handed_out if clc is None or f.name == mla.PAIRS else grids.chosen([(clc, handed_out)], grids.single(w))
 

@@ -20,7 +20,7 @@ Grid = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class GridWork:
     """The tiles of a launch. Arrays are [N]."""
 
     batch: IntArray
@@ -47,36 +47,36 @@ def chosen(conditions: list[tuple[Any, Grid]], otherwise: Grid) -> Grid:
     return grid
 
 
-def single(w: Work) -> Grid:
+def single(w: GridWork) -> Grid:
     """SingleTileScheduler: (tiles, heads * splits, requests)."""
     return cdiv(w.q_rows, w.tile_rows * w.cluster) * w.cluster, w.heads * w.splits, w.batch
 
 
-def longest_first(w: Work) -> Grid:
+def longest_first(w: GridWork) -> Grid:
     """SingleTileLPTScheduler: (tiles * heads * requests, splits, 1)."""
     tiles = cdiv(w.q_rows, w.tile_rows * w.cluster) * w.cluster
     return tiles * w.heads * w.batch, w.splits, np.ones_like(w.batch)
 
 
-def cluster_launch_control(w: Work) -> Grid:
+def cluster_launch_control(w: GridWork) -> Grid:
     """SingleTileLPTScheduler under cluster launch control: (tiles, heads, requests * splits)."""
     return cdiv(w.q_rows, w.tile_rows * w.cluster) * w.cluster, w.heads, w.batch * w.splits
 
 
-def static_persistent(w: Work, sms: int) -> Grid:
+def static_persistent(w: GridWork, sms: int) -> Grid:
     """StaticPersistentTileScheduler: one block for each SM, or fewer."""
     one = np.ones_like(w.batch)
     tiles = round_up(cdiv(w.q_rows, w.tile_rows), w.cluster) * w.heads * w.batch
     return np.minimum(sms // w.cluster * w.cluster, tiles), one, one
 
 
-def varlen(w: Work) -> Grid:
+def varlen(w: GridWork) -> Grid:
     """SingleTileVarlenScheduler: the most tiles that packed requests can have, (tiles * heads, splits, 1)."""
     most = (w.total_rows + w.batch * (w.cluster * w.tile_rows - 1)) // w.tile_rows
     return most // w.cluster * w.cluster * w.heads, w.splits, np.ones_like(w.batch)
 
 
-def dynamic_persistent(w: Work, sms: int) -> Grid:
+def dynamic_persistent(w: GridWork, sms: int) -> Grid:
     """DynamicPersistentVarlenScheduler: one block for each SM, or fewer."""
     one = np.ones_like(w.batch)
     most = (w.total_rows + w.batch * (w.tile_rows - 1)) // w.tile_rows
@@ -84,7 +84,7 @@ def dynamic_persistent(w: Work, sms: int) -> Grid:
 
 
 def sm100(
-    w: Work,
+    w: GridWork,
     sms: int,
     *,
     varlen_q: bool,
@@ -103,6 +103,6 @@ def sm100(
     return chosen([*rest, (persistent, static_persistent(w, sms))], single(w))
 
 
-def plain(w: Work, varlen_q: bool, ordered: bool) -> Grid:
+def plain(w: GridWork, varlen_q: bool, ordered: bool) -> Grid:
     """The choice of the kernels before Blackwell (and of SM120). ordered: longest requests first."""
     return varlen(w) if varlen_q else longest_first(w) if ordered else single(w)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from decodecalc.engines.flashinfer.options import FlashInferOptions
 from decodecalc.engines.flashinfer.planners import cuda_core_launches, tensor_core_launches
 from decodecalc.engines.flashinfer.routing import AutoRules, backend_route
-from decodecalc.engines.flashinfer.rules import Rules
+from decodecalc.engines.flashinfer.rules import FlashInferRules
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
@@ -34,7 +34,7 @@ KV_DTYPES = ("bf16", "fp16", "fp8", "nvfp4")
 TENSOR_CORE_GROUP = 4  # SGLang 0.5.23, flashinfer_backend.py, should_use_tensor_core
 LEAST_CAPABILITY = (7, 5)  # flashinfer/jit/core.py, check_cuda_arch
 
-_V074 = Rules(groups=(1, 2, 3, 4, 6, 8, 16), routing=AutoRules())
+_V074 = FlashInferRules(groups=(1, 2, 3, 4, 6, 8, 16), routing=AutoRules())
 _V072 = replace(
     _V074,
     fixed_uniform_q_len=False,
@@ -148,7 +148,7 @@ class FlashInfer(Policy):
         GateError: MLA (another kernel), AMD, a compute capability below 7.5, a head dim or element type that no kernel
         is compiled for, a group that CUDA cores are not compiled for, and what the wrapper refuses.
         """
-        rules: Rules = version.rules
+        rules: FlashInferRules = version.rules
         if geo.mla:
             raise GateError("flashinfer: MLA runs in another kernel of FlashInfer that has no policy here", "mla")
         if gpu.is_hip:

@@ -26,7 +26,7 @@ from decodecalc.engines.flashinfer.mla_kernels import (
     checked_tile_keys,
     chosen_backend,
 )
-from decodecalc.engines.flashinfer.mla_work import Schedule, schedule
+from decodecalc.engines.flashinfer.mla_work import MlaWorkLists, schedule
 from decodecalc.engines.flashinfer.options import FlashInferMlaOptions
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
@@ -244,7 +244,7 @@ class FlashInferMla(Policy):
         )
 
 
-def work_lists(plan: LaunchPlan) -> Schedule:
+def work_lists(plan: LaunchPlan) -> MlaWorkLists:
     """The exact work and merge lists of a plan of this engine, in the order of the engine's heap."""
     detail: FlashInferMlaDetail = plan.detail
     return schedule(

@@ -50,7 +50,7 @@ class MergeRows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class MlaWorkLists:
     """The exact lists of one step."""
 
     clusters: tuple[tuple[WorkItem, ...], ...]
@@ -64,7 +64,9 @@ class Schedule:
         return tuple(sum(item.end - item.start for item in items) for items in self.clusters)
 
 
-def schedule(batch: Batch, heads: int, causal: bool, clusters: int, cluster_tile_q: int, kv_len_limit: int) -> Schedule:
+def schedule(
+    batch: Batch, heads: int, causal: bool, clusters: int, cluster_tile_q: int, kv_len_limit: int
+) -> MlaWorkLists:
     """MLAPlan's lists. clusters, cluster_tile_q, kv_len_limit: as planned for this batch."""
     heap: list[Entry] = [(0.0, i) for i in range(clusters)]
     lists: list[list[WorkItem]] = [[] for _ in range(clusters)]
@@ -87,7 +89,7 @@ def schedule(batch: Batch, heads: int, causal: bool, clusters: int, cluster_tile
                 )
                 partial += rows if chunks > 1 else 0
         first_row += packed
-    return Schedule(clusters=tuple(map(tuple, lists)), merges=tuple(merges))
+    return MlaWorkLists(clusters=tuple(map(tuple, lists)), merges=tuple(merges))
 
 
 def _tiles(q_len: int, keys: int, heads: int, causal: bool, tile_rows: int) -> Iterator[tuple[int, int]]:

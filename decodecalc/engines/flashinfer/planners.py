@@ -10,7 +10,7 @@ import numpy as np
 from decodecalc.engines.flashinfer.rules import (
     MIN_CHUNK_KEYS,
     OUTPUT_BYTES,
-    Rules,
+    FlashInferRules,
     blocks_per_sm,
     cache_bytes,
     decode_registers,
@@ -74,7 +74,7 @@ class FlashInferDetail:
 
 
 def cuda_core_launches(
-    geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: Rules
+    geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: FlashInferRules
 ) -> Launches:
     """DecodePlan: the whole group in one block, the grid sized from occupancy, chunks blind to the window."""
     if geo.group not in rules.groups:
@@ -156,7 +156,7 @@ def cuda_core_launches(
 
 
 def tensor_core_launches(
-    geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: Rules
+    geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: FlashInferRules
 ) -> Launches:
     """PrefillPlan as the decode wrapper calls it: query rows packed by the group, two blocks per SM assumed."""
     fixed, disabled, graph = options.fixed_split_size_pages, options.disable_split_kv, options.cuda_graph

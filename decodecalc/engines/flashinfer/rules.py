@@ -37,7 +37,7 @@ _DECODE_REGISTERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class FlashInferRules:
     """What differs between versions."""
 
     groups: tuple[int, ...] = (1, 2, 3, 4, 8)
@@ -69,7 +69,7 @@ def cache_bytes(kv: KvCache) -> int:
     return max(int(kv.element_bytes), 1)
 
 
-def query_tile(rows: IntArray, geo: Geometry, kv: KvCache, gpu: Gpu, rules: Rules) -> IntArray:
+def query_tile(rows: IntArray, geo: Geometry, kv: KvCache, gpu: Gpu, rules: FlashInferRules) -> IntArray:
     """CTA_TILE_Q for `rows` packed query rows [N]: FA2DetermineCtaTileQ of utils.cuh."""
     if rules.wide_heads and geo.v_dim >= 512:
         return np.where(rows <= 32, 16, 32)

@@ -52,7 +52,7 @@ SEMAPHORE_BYTES = 8 << 20  # of the caller's workspace, set aside before the scr
 
 
 @dataclass(frozen=True, slots=True)
-class XqaOptions(EngineOptions):
+class FlashInferXqaOptions(EngineOptions):
     """What the caller of `xqa_batch_decode_with_kv_cache` decides."""
 
     page_table_width: int | None = option(
@@ -86,7 +86,7 @@ class XqaOptions(EngineOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class XqaDetail:
+class FlashInferXqaDetail:
     """The launch in XQA's words."""
 
     kernel: Any
@@ -115,13 +115,13 @@ class XqaDetail:
     """Programmatic dependent launch: the kernel may start before the one before it has ended."""
 
 
-class Xqa(Policy):
+class FlashInferXqa(Policy):
     """Splits by the page table's width, tiles dealt in turn, merged by the last block."""
 
     name = "flashinfer-xqa"
     title = "FlashInfer XQA decode"
     word_for_split = "sub-sequence"
-    options_type = XqaOptions
+    options_type = FlashInferXqaOptions
     versions = (
         PolicyVersion(
             name="0.7.4",
@@ -149,7 +149,7 @@ class Xqa(Policy):
         batches: Batches,
         kv: KvCache,
         gpu: Gpu,
-        options: XqaOptions,
+        options: FlashInferXqaOptions,
         version: PolicyVersion,
     ) -> Launches:
         """The rule on arrays.
@@ -264,7 +264,7 @@ class Xqa(Policy):
                 generic_scratch(geo.head_dim, valid, rows, states),
             ),
             determinism="batch-dependent",
-            detail=XqaDetail(
+            detail=FlashInferXqaDetail(
                 kernel=np.where(hopper, "mha_sm90_fp8", "mha"),
                 max_seq_len=max_seq_len,
                 query_blocks=blocks,
@@ -305,7 +305,7 @@ class Xqa(Policy):
         )
 
 
-def _table_keys(batches: Batches, kv: KvCache, options: XqaOptions) -> Any:
+def _table_keys(batches: Batches, kv: KvCache, options: FlashInferXqaOptions) -> Any:
     """Keys that the page table can address [N]."""
     if options.page_table_width is None:
         return np.maximum(cdiv(batches.max_seq_len, kv.page_size), 1) * kv.page_size
@@ -319,7 +319,7 @@ def _table_keys(batches: Batches, kv: KvCache, options: XqaOptions) -> Any:
     return np.full(batches.n, keys, dtype=np.int64)
 
 
-def _check_entry(geo: Geometry, kv: KvCache, gpu: Gpu, options: XqaOptions, draft: Any, ragged: Any) -> None:
+def _check_entry(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashInferXqaOptions, draft: Any, ragged: Any) -> None:
     """What the Python entry refuses, in its order."""
     out = options.out_dtype or kv.query_dtype
     major = gpu.compute_capability[0] if gpu.compute_capability and not gpu.is_hip else None
@@ -440,7 +440,7 @@ def _kernel_reason(geo: Geometry, kv: KvCache, gpu: Gpu, hopper_cache: bool, dra
 class _Defines:
     """The compile-time settings that gen_xqa_module passes."""
 
-    def __init__(self, geo: Geometry, kv: KvCache, options: XqaOptions, major: int) -> None:
+    def __init__(self, geo: Geometry, kv: KvCache, options: FlashInferXqaOptions, major: int) -> None:
         out = options.out_dtype or kv.query_dtype
         self.group, self.with_hopper = geo.group, major == 9 and geo.head_dim <= WIDEST_DRAFT_HEAD
         self.hopper_target = major == 9
@@ -468,4 +468,4 @@ class _Defines:
         return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
-POLICY = Xqa()
+POLICY = FlashInferXqa()

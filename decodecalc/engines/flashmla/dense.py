@@ -41,7 +41,7 @@ MAX_COMBINE_PARTS = 160  # MLA_NUM_SPLITS_SWITCH in combine.cu aborts above it
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FlashMlaRules:
     """What differs between versions.
 
     least_payload: lower bound of an SM part's payload. empty_blocks: blocks that a request without keys counts for.
@@ -83,26 +83,26 @@ class FlashMla(Policy):
     title = "FlashMLA dense decode (SM90)"
     word_for_split = "SM part"
     versions = (
-        PolicyVersion("2026-04-29", "deepseek-ai/FlashMLA@9241ae3", ("2026-04-29", "2026-04-29"), Rules()),
+        PolicyVersion("2026-04-29", "deepseek-ai/FlashMLA@9241ae3", ("2026-04-29", "2026-04-29"), FlashMlaRules()),
         PolicyVersion(
             "2026-01-16",
             "deepseek-ai/FlashMLA@082094b",
             ("2026-01-16", "2026-04-28"),
-            Rules(combine_axes="tokens"),
+            FlashMlaRules(combine_axes="tokens"),
             "the combine grid keeps batch and query tokens apart",
         ),
         PolicyVersion(
             "2025-09-24",
             "deepseek-ai/FlashMLA@c28eca9: csrc/smxx/get_mla_metadata.cu, mla_combine.cu, csrc/pybind.cpp",
             ("2025-09-24", "2026-01-15"),
-            Rules(combine_axes="packed"),
+            FlashMlaRules(combine_axes="packed"),
             "the combine grid packs heads and query tokens",
         ),
         PolicyVersion(
             "2025-04-22",
             "deepseek-ai/FlashMLA@c2067be: csrc/kernels/get_mla_metadata.cu, mla_combine.cu",
             ("2025-04-22", "2025-09-23"),
-            Rules(2 * OVERHEAD_BLOCKS, empty_blocks=0, combine_axes="packed", words_per_request=2),
+            FlashMlaRules(2 * OVERHEAD_BLOCKS, empty_blocks=0, combine_axes="packed", words_per_request=2),
             "an SM part's payload is at least 10 blocks",
         ),
     )
@@ -117,7 +117,7 @@ class FlashMla(Policy):
     ) -> Launches:
         """The walk on arrays. GateError: anything but dense MLA of 576/512 in pages of 64 on SM90."""
         _check(geo, batches, kv, gpu)
-        rules: Rules = version.rules
+        rules: FlashMlaRules = version.rules
         rows = batches.max_q_len * geo.group
         m_blocks = cdiv(rows, BLOCK_ROWS)
         parts = np.maximum(gpu.sm_count // geo.kv_heads // m_blocks, 1)

@@ -19,7 +19,7 @@ from decodecalc.launch.plan import KeyRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class TileSchedule:
     """What the metadata kernel writes for every step of an array."""
 
     parts: IntArray
@@ -98,7 +98,7 @@ def schedule(
     least_payload: int = 0,
     empty_blocks: int = 1,
     empty_keys: int = 0,
-) -> Schedule:
+) -> TileSchedule:
     """Deal every step. keys, counts [N, R]: keys and number of each class's requests; parts [N].
 
     least_payload: lower bound of the payload. empty_blocks: blocks that a request without keys counts for; empty_keys:
@@ -114,7 +114,7 @@ def schedule(
         pieces = _pieces_of(sm_parts, counts)
     else:
         pieces = _deal_unique(blocks, counts, payload, parts, overhead)
-    return Schedule(
+    return TileSchedule(
         parts=parts,
         payload=payload,
         total=total,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.flashmla.schedule import Schedule, schedule
+from decodecalc.engines.flashmla.schedule import TileSchedule, schedule
 from decodecalc.engines.flashmla.walk import BLOCK_KEYS, OVERHEAD_BLOCKS, SmPart
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
@@ -295,7 +295,7 @@ def _dense(geo: Geometry, batches: Batches, gpu: Gpu) -> Launches:
 def _planned(
     geo: Geometry,
     batches: Batches,
-    found: Schedule,
+    found: TileSchedule,
     kernel: Kernel,
     kernels: tuple[KernelArray, ...],
     columns: IntArray,

@@ -43,7 +43,7 @@ class Pieces:
 
 
 @dataclass
-class _Walk:
+class _TileWalk:
     """State of the steps that still have requests to deal, one entry each."""
 
     step: IntArray  # row of the result
@@ -99,7 +99,7 @@ def _deal(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray
     most = np.zeros_like(blocks)
     used, cut_requests = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     marks: list[tuple[int, int, int]] = []
-    walk = _Walk(
+    walk = _TileWalk(
         np.arange(n), payload, parts, np.zeros(n, dtype=np.int64), blocks[:, 0] + overhead, counts[:, 0].copy(),
         *(np.zeros(n, dtype=np.int64) for _ in range(5)),
     )  # fmt: skip
@@ -123,12 +123,12 @@ def _deal(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray
     return Pieces(most, used, cut_requests, tuple(marks))
 
 
-def _store(walk: _Walk, most: IntArray, cut_requests: IntArray) -> None:
+def _store(walk: _TileWalk, most: IntArray, cut_requests: IntArray) -> None:
     most[walk.step, walk.klass] = np.maximum(most[walk.step, walk.klass], walk.most)
     cut_requests[walk.step] = walk.cut_requests
 
 
-def _next_class(walk: _Walk, blocks: IntArray, counts: IntArray, most: IntArray, overhead: int) -> None:
+def _next_class(walk: _TileWalk, blocks: IntArray, counts: IntArray, most: IntArray, overhead: int) -> None:
     """Move on to the next class that has requests, where the current one is used up."""
     last = counts.shape[1] - 1
     while True:

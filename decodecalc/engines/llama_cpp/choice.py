@@ -43,7 +43,7 @@ LONG_KEYS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class FattnProblem:
     """What the choice looks at. Numbers of the whole array, or [N] arrays."""
 
     cc: int
@@ -85,7 +85,7 @@ class Columns:
     """Query heads of a block [N]."""
 
 
-def best_kernel(p: Problem) -> Columns:
+def best_kernel(p: FattnProblem) -> Columns:
     """The kernel and its columns. GateError where ggml has none (the operator then leaves FlashAttention)."""
     packs = p.packs & (p.group >= 2)
     if p.v_dim != VALUE_DIMS.get(p.head_dim):
@@ -131,7 +131,7 @@ def best_kernel(p: Problem) -> Columns:
     )
 
 
-def _packed_heads(p: Problem) -> int:
+def _packed_heads(p: FattnProblem) -> int:
     """gqa_ratio_eff: the largest power of two that divides the group, up to what a block packs."""
     most = 32 if p.head_dim == 320 else 16 if p.head_dim in (576, 192) else 8
     heads = 1
@@ -140,7 +140,7 @@ def _packed_heads(p: Problem) -> int:
     return heads
 
 
-def _mma_columns(p: Problem, used: BoolArray) -> tuple[IntArray, IntArray]:
+def _mma_columns(p: FattnProblem, used: BoolArray) -> tuple[IntArray, IntArray]:
     """(ncols2, ncols1) of the tensor-core kernel [N]; GateError where `used` meets a shape that is not compiled."""
     group, volta = p.group, p.cc < TURING
     if p.head_dim == 320:
@@ -162,7 +162,7 @@ def _mma_columns(p: Problem, used: BoolArray) -> tuple[IntArray, IntArray]:
     return heads, rows // heads
 
 
-def _glm_heads(p: Problem) -> IntArray:
+def _glm_heads(p: FattnProblem) -> IntArray:
     """ncols2 for 20 heads of one latent (GLM 4.7 Flash), which has rules of its own."""
     few = p.tokens <= 4
     if p.cc >= DGX_SPARK:
@@ -176,7 +176,7 @@ def _glm_heads(p: Problem) -> IntArray:
     return np.full_like(p.tokens, 4)
 
 
-def _tile_columns(p: Problem, used: BoolArray) -> tuple[IntArray, IntArray]:
+def _tile_columns(p: FattnProblem, used: BoolArray) -> tuple[IntArray, IntArray]:
     """(ncols2, ncols1) of the CUDA-core kernel [N]; GateError where `used` meets a shape that is not compiled."""
     limited = p.group <= 4 and p.v_dim <= 256  # packing did not pay there on Pascal and older
     packs = p.packs & ((p.tokens <= 16) | (not limited))

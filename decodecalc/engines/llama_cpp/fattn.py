@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.llama_cpp.choice import KQ_STRIDE, MMA, QUANTISED, TILE, VEC, Problem, best_kernel
+from decodecalc.engines.llama_cpp.choice import KQ_STRIDE, MMA, QUANTISED, TILE, VEC, FattnProblem, best_kernel
 from decodecalc.engines.llama_cpp.split import StreamK, parallel_blocks, stream_k
 from decodecalc.engines.llama_cpp.tables import ADA, mma_config, mma_shared_bytes, tile_config
 from decodecalc.errors import GateError
@@ -244,7 +244,7 @@ def _grid(
 ) -> _Grid:
     """Kernel, columns, configuration and block counts of every step."""
     picked = best_kernel(
-        Problem(
+        FattnProblem(
             cc=cc,
             head_dim=geo.head_dim,
             v_dim=geo.v_dim,

@@ -73,7 +73,7 @@ class XqaOptions(EngineOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class XqaRules:
     """What differs between versions."""
 
     mla_splits: bool = True
@@ -146,13 +146,13 @@ class Xqa(Policy):
             "2026",
             "NVIDIA/TensorRT-LLM@1245321: kernels/decoderMaskedMultiheadAttention/{decoderXQAImplCommon.h, "
             "decoderXQAConstants.h, decoderXQARunner.cpp, decoderXQAImplJIT/kernelUtils.cpp}",
-            rules=Rules(),
+            rules=XqaRules(),
         ),
         PolicyVersion(
             "2026-early",
             "an earlier revision of NVIDIA/TensorRT-LLM main of 2026: "
             "kernels/decoderMaskedMultiheadAttention/decoderXQAImplCommon.h (computeMultiBlockCountForMLA returns 1)",
-            rules=Rules(mla_splits=False),
+            rules=XqaRules(mla_splits=False),
             note="the MLA kernel never cuts a sequence",
         ),
     )
@@ -261,7 +261,7 @@ class Xqa(Policy):
         options: XqaOptions,
         spec: BoolArray,
         grid_columns: IntArray,
-        rules: Rules,
+        rules: XqaRules,
     ) -> IntArray:
         """Sub-sequences of a sequence [N]: `runImpl`'s choice of a rule."""
         keys, batch = batches.max_seq_len, batches.batch

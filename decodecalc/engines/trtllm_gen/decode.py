@@ -28,11 +28,17 @@ from decodecalc.engines.trtllm_gen.kernels import (
     MLA_DIMS,
     MODE_NAMES,
     TILE_KV,
-    Family,
+    CubinFamily,
     chunk_keys,
     reduction_grid,
 )
-from decodecalc.engines.trtllm_gen.selection import Launch, Problem, Rules, partial_bytes, select_launch
+from decodecalc.engines.trtllm_gen.selection import (
+    CubinLaunch,
+    FmhaProblem,
+    TrtllmGenRules,
+    partial_bytes,
+    select_launch,
+)
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv
@@ -146,7 +152,7 @@ class TrtllmGen(Policy):
             name="0.7.4",
             source="flashinfer-python 0.7.4: fmhaKernels.cuh, trtllm_fmha_kernel_launcher.cu, fmhaReduction.cu",
             covers=("0.7.3", "0.7.4"),
-            rules=Rules(),
+            rules=TrtllmGenRules(),
             note=(
                 "recorded from the host code over the kernel list of flashinfer-cubin 0.6.13, not proven on a GPU; an "
                 "environment variable allows several waves of splits"
@@ -156,7 +162,7 @@ class TrtllmGen(Policy):
             name="0.7.2.post1",
             source="flashinfer-python 0.7.2.post1: the same files",
             covers=("0.7.2", "0.7.2.post1"),
-            rules=Rules(multi_wave=False),
+            rules=TrtllmGenRules(multi_wave=False),
             note=(
                 "recorded from the host code over the kernel list of flashinfer-cubin 0.6.13, not proven on a GPU; "
                 "more than 16 splits become 16 where a cluster can then reduce them"
@@ -166,7 +172,7 @@ class TrtllmGen(Policy):
             name="0.6.13",
             source="flashinfer-python 0.6.13 and flashinfer-cubin 0.6.13: the same files",
             covers=("0.6.13", "0.6.13"),
-            rules=Rules(
+            rules=TrtllmGenRules(
                 clamps_to_cluster=False, pads_mla_heads=False, groups_mla_tokens=False,
                 cluster_for_one_mla_request=False, short_draft_halves=False, wide_keeps=False, one_head_pages=False,
                 multi_wave=False,
@@ -195,13 +201,13 @@ class TrtllmGen(Policy):
         GateError: another architecture, or a layer, cache, page or window that no kernel serves. InputError: a
         promised length below the longest request.
         """
-        rules: Rules = version.rules
+        rules: TrtllmGenRules = version.rules
         o_dtype = options.o_dtype or ("bf16" if kv.query_dtype == "fp8" else kv.query_dtype)
         keys = _promised_keys(batches, options)
         _check(geo, batches, kv, gpu, options, o_dtype, keys, rules)
-        family = Family.of(geo, kv, options.sparse_mla_top_k > 0, o_dtype)
+        family = CubinFamily.of(geo, kv, options.sparse_mla_top_k > 0, o_dtype)
         q_len = np.maximum(batches.max_q_len, 1)
-        problem = Problem(
+        problem = FmhaProblem(
             family=family, rules=rules, q_heads=geo.q_heads, group=geo.group, sms=gpu.sm_count, window=geo.window,
             top_k=options.sparse_mla_top_k, batch=batches.batch, q_len=q_len, keys=keys,
         )  # fmt: skip
@@ -240,7 +246,7 @@ def _check(
     options: TrtllmGenOptions,
     o_dtype: str,
     keys: Any,
-    rules: Rules,
+    rules: TrtllmGenRules,
 ) -> None:
     """What no kernel serves."""
     dims, g, page = (geo.head_dim, geo.v_dim), geo.group, kv.page_size
@@ -300,7 +306,7 @@ def _check(
             raise GateError(f"trtllm-gen: {why}", code)
 
 
-def _check_selection(found: Launch, geo: Geometry, version: PolicyVersion) -> None:
+def _check_selection(found: CubinLaunch, geo: Geometry, version: PolicyVersion) -> None:
     """What the host code refuses once it has selected."""
     if found.grid.uneven.any():
         raise GateError(
@@ -317,7 +323,7 @@ def _check_selection(found: Launch, geo: Geometry, version: PolicyVersion) -> No
         )
 
 
-def _launches(problem: Problem, found: Launch, geo: Geometry, batches: Batches, gpu: Gpu) -> Launches:
+def _launches(problem: FmhaProblem, found: CubinLaunch, geo: Geometry, batches: Batches, gpu: Gpu) -> Launches:
     """The selection as launches."""
     family, choice, grid = problem.family, found.choice, found.grid
     is_split = grid.splits > 1
@@ -417,7 +423,7 @@ def _launches(problem: Problem, found: Launch, geo: Geometry, batches: Batches, 
     )
 
 
-def _names(problem: Problem, found: Launch) -> Any:
+def _names(problem: FmhaProblem, found: CubinLaunch) -> Any:
     """The kernel of every step [N]."""
     choice = found.choice
     parts = (
@@ -429,7 +435,7 @@ def _names(problem: Problem, found: Launch) -> Any:
     return np.array([named[step] for step in steps], dtype=object)
 
 
-def _gates(problem: Problem, found: Launch, gpu: Gpu) -> tuple[GateArray, ...]:
+def _gates(problem: FmhaProblem, found: CubinLaunch, gpu: Gpu) -> tuple[GateArray, ...]:
     """The conditions that decided."""
     grid, mode = found.grid, found.choice.mode
 

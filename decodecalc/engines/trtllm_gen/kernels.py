@@ -30,7 +30,7 @@ DYNAMIC_PAGE = 128  # kernels from this page size on take any power of two
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CubinFamily:
     """What all kernels that may serve a layer have in common."""
 
     qk: int
@@ -51,7 +51,7 @@ class Family:
     """Keys of a page."""
 
     @classmethod
-    def of(cls, geo: Geometry, kv: KvCache, sparse: bool, o_dtype: str) -> Family:
+    def of(cls, geo: Geometry, kv: KvCache, sparse: bool, o_dtype: str) -> CubinFamily:
         """The family of a layer."""
         return cls(
             qk=geo.head_dim, vo=geo.v_dim, mla=geo.mla, sparse=sparse, q_dtype=kv.query_dtype, kv_dtype=kv.dtype,
@@ -186,7 +186,7 @@ class Family:
 
 
 def reduction_grid(
-    family: Family, group: int, q_heads: int, sms: int, tile_q: Any, width: Any, pair: Any, ctas_q: Any, batch: Any
+    family: CubinFamily, group: int, q_heads: int, sms: int, tile_q: Any, width: Any, pair: Any, ctas_q: Any, batch: Any
 ) -> tuple[Any, Any, Any]:
     """Grid of the separate reduction kernel of 512 threads (fmhaReduction.cu: runFmhaReduction)."""
     wide = width * np.where(pair, 2, 1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from decodecalc.engines.trtllm_gen.kernels import CGA, DISABLED, GMEM, GMEM_SEPARATE, Family
+from decodecalc.engines.trtllm_gen.kernels import CGA, DISABLED, GMEM, GMEM_SEPARATE, CubinFamily
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2
 from decodecalc.launch.arrays import BoolArray
 
@@ -27,7 +27,7 @@ TILE_COSTS = ((128, 2.2, 1.32), (64, 1.68, 1.2), (32, 1.48, 1.08), (16, 1.2, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class TrtllmGenRules:
     """What differs between versions of the host code."""
 
     clamps_to_cluster: bool = True
@@ -49,12 +49,12 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class FmhaProblem:
     """One layer's steps as the host code sees them. Arrays are [N]."""
 
-    family: Family
+    family: CubinFamily
     """What the kernels have in common."""
-    rules: Rules
+    rules: TrtllmGenRules
     """The version's rules."""
     q_heads: int
     """Query heads of the rank."""
@@ -87,7 +87,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class CubinChoice:
     """The kernel of every step, as far as it is decided. Arrays are [N]."""
 
     tile_q: IntArray
@@ -108,7 +108,7 @@ class Choice:
     """Reduction through global memory is forced."""
 
     @classmethod
-    def fresh(cls, problem: Problem) -> Choice:
+    def fresh(cls, problem: FmhaProblem) -> CubinChoice:
         """Before the first pass."""
         n = len(problem.batch)
         no = np.zeros(n, dtype=bool)
@@ -150,10 +150,10 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class CubinLaunch:
     """What is launched for every step in the end. Arrays are [N]."""
 
-    choice: Choice
+    choice: CubinChoice
     """The kernel."""
     grid: Grid
     """Its grid."""
@@ -173,23 +173,27 @@ def where(condition: Any, yes: Any, no: Any) -> Any:
     return replace(no, **{name: np.where(condition, getattr(yes, name), getattr(no, name)) for name in names})
 
 
-def select_launch(problem: Problem, gpc_sms: tuple[int, ...], scratch_bytes: int, multi_wave: bool) -> Launch:
+def select_launch(problem: FmhaProblem, gpc_sms: tuple[int, ...], scratch_bytes: int, multi_wave: bool) -> CubinLaunch:
     """The launch of every step. scratch_bytes: what partial states of several waves have to fit into."""
     plain, _ = _try(problem, gpc_sms, scratch_bytes, several=False)
     if not (multi_wave and problem.rules.multi_wave and scratch_bytes > 0):
         return plain
     tried, fits = _try(problem, gpc_sms, scratch_bytes, several=True)
     found = {name: np.where(fits, getattr(tried, name), getattr(plain, name)) for name in _FLAGS}
-    return Launch(choice=where(fits, tried.choice, plain.choice), grid=where(fits, tried.grid, plain.grid), **found)
+    return CubinLaunch(
+        choice=where(fits, tried.choice, plain.choice), grid=where(fits, tried.grid, plain.grid), **found
+    )
 
 
 _FLAGS = ("asked_cluster", "active_clusters", "settled", "listed")
 
 
-def _try(problem: Problem, gpc_sms: tuple[int, ...], scratch_bytes: int, *, several: bool) -> tuple[Launch, BoolArray]:
+def _try(
+    problem: FmhaProblem, gpc_sms: tuple[int, ...], scratch_bytes: int, *, several: bool
+) -> tuple[CubinLaunch, BoolArray]:
     """One selection from a fresh state, and in which steps it can be launched [N]."""
     n = len(problem.batch)
-    choice, listed = Choice.fresh(problem), np.ones(n, dtype=bool)
+    choice, listed = CubinChoice.fresh(problem), np.ones(n, dtype=bool)
     again, grid = np.ones(n, dtype=bool), None
     for _ in range(PASSES):
         chosen, found = _select(problem, choice)
@@ -215,30 +219,32 @@ def _try(problem: Problem, gpc_sms: tuple[int, ...], scratch_bytes: int, *, seve
         choice, grid = where(crowded, after, choice), where(crowded, done, grid)
         fits &= ~crowded | (_fits(problem, choice, grid, scratch_bytes) & ~repeat)
     return (
-        Launch(choice=choice, grid=grid, asked_cluster=asked, active_clusters=answer, settled=settled, listed=listed),
+        CubinLaunch(
+            choice=choice, grid=grid, asked_cluster=asked, active_clusters=answer, settled=settled, listed=listed
+        ),
         fits,
     )
 
 
-def _listed(problem: Problem, choice: Choice) -> BoolArray:
+def _listed(problem: FmhaProblem, choice: CubinChoice) -> BoolArray:
     found: BoolArray = problem.family.listed(choice.tile_q, choice.keeps, choice.mode, choice.width, choice.groups)
     return found
 
 
-def _fits(problem: Problem, choice: Choice, grid: Grid, scratch_bytes: int) -> BoolArray:
+def _fits(problem: FmhaProblem, choice: CubinChoice, grid: Grid, scratch_bytes: int) -> BoolArray:
     """Whether the partial states of several waves fit (fitsMultiCtasKvScratch)."""
     fits: BoolArray = ~grid.several_waves | (partial_bytes(problem.sms, choice, grid) <= scratch_bytes)
     return fits
 
 
-def partial_bytes(sms: int, choice: Choice, grid: Grid) -> IntArray:
+def partial_bytes(sms: int, choice: CubinChoice, grid: Grid) -> IntArray:
     """Bytes of all partial states: two fp32 numbers a row, at least for as many blocks as SMs, and 16-bit outputs."""
     outputs = grid.blocks * choice.tile_q * choice.width * np.where(choice.pair, 2, 1) * 2
     total: IntArray = np.maximum(sms, grid.blocks) * choice.tile_q * 8 + outputs
     return total
 
 
-def _select(problem: Problem, choice: Choice) -> tuple[Choice, BoolArray]:
+def _select(problem: FmhaProblem, choice: CubinChoice) -> tuple[CubinChoice, BoolArray]:
     """The kernel of every step from what is decided so far, and whether all kernels tried on the way exist [N]."""
     everything = np.ones(len(problem.batch), dtype=bool)
     if problem.family.mla:
@@ -246,7 +252,7 @@ def _select(problem: Problem, choice: Choice) -> tuple[Choice, BoolArray]:
     return _select_grouped_query(problem, choice)
 
 
-def _padded_tile(problem: Problem) -> int:
+def _padded_tile(problem: FmhaProblem) -> int:
     """The tile of an MLA head count that is no tile of its own (getPaddedMlaTileSizeQ); 0 where it is one."""
     g = problem.group
     if not problem.rules.pads_mla_heads or g >= 128 or (g >= 8 and g & (g - 1) == 0):
@@ -254,7 +260,7 @@ def _padded_tile(problem: Problem) -> int:
     return max(8, int(next_power_of_2(g)))
 
 
-def _select_mla(problem: Problem, choice: Choice) -> Choice:
+def _select_mla(problem: FmhaProblem, choice: CubinChoice) -> CubinChoice:
     g, sms, padded = problem.group, problem.sms, _padded_tile(problem)
     heads = problem.batch * problem.q_len * cdiv(g, 16)
     parts = np.minimum(cdiv(problem.keys, 256), np.maximum(sms // np.maximum(heads, 1), 1))
@@ -294,7 +300,7 @@ def _select_mla(problem: Problem, choice: Choice) -> Choice:
     )
 
 
-def _select_sparse(problem: Problem, choice: Choice) -> Choice:
+def _select_sparse(problem: FmhaProblem, choice: CubinChoice) -> CubinChoice:
     g, padded = problem.group, _padded_tile(problem)
     no = np.zeros(len(problem.batch), dtype=bool)
     if g <= 32:
@@ -317,7 +323,7 @@ def _select_sparse(problem: Problem, choice: Choice) -> Choice:
     )
 
 
-def _select_grouped_query(problem: Problem, choice: Choice) -> tuple[Choice, BoolArray]:
+def _select_grouped_query(problem: FmhaProblem, choice: CubinChoice) -> tuple[CubinChoice, BoolArray]:
     g, n = problem.group, len(problem.batch)
     everything = np.ones(n, dtype=bool)
     if problem.family.mixed:
@@ -335,7 +341,7 @@ def _select_grouped_query(problem: Problem, choice: Choice) -> tuple[Choice, Boo
     return found, everything
 
 
-def _synced(problem: Problem, choice: Choice) -> Choice:
+def _synced(problem: FmhaProblem, choice: CubinChoice) -> CubinChoice:
     """Width and reduction that fit the kernel type (syncGqaGenerationTraitsForKernelHash, from 0.7.2 on)."""
     if not problem.rules.wide_keeps:
         return choice
@@ -349,7 +355,7 @@ def _synced(problem: Problem, choice: Choice) -> Choice:
     )
 
 
-def _tuned_tile(problem: Problem, choice: Choice) -> tuple[Choice, BoolArray]:
+def _tuned_tile(problem: FmhaProblem, choice: CubinChoice) -> tuple[CubinChoice, BoolArray]:
     """The query tile of least modelled time where half of the SMs are idle (selectTileSizeQForGqaGeneration).
 
     What a candidate's grid decides, such as not to split, stays decided for the candidates after it.
@@ -379,7 +385,7 @@ def _tuned_tile(problem: Problem, choice: Choice) -> tuple[Choice, BoolArray]:
     return where(search, tuned, choice), listed
 
 
-def _configure(problem: Problem, choice: Choice, *, several: bool) -> tuple[Grid, Choice, BoolArray]:
+def _configure(problem: FmhaProblem, choice: CubinChoice, *, several: bool) -> tuple[Grid, CubinChoice, BoolArray]:
     """Grid and split under a choice, the choice that they lead to, and whether another kernel has to be selected.
 
     several: the rule for several waves may be used (computeCtaAndClusterConfig).

@@ -36,7 +36,7 @@ BLOCK_SIZES = (8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PagedAttentionRules:
     """head_dims: what the kernels are compiled for."""
 
     head_dims: tuple[int, ...] = (32, 64, 80, 96, 112, 120, 128, 192, 256)
@@ -78,14 +78,14 @@ class PagedAttention(Policy):
             "0.6.6.post1",
             "vllm 0.6.6.post1: vllm/attention/ops/paged_attn.py, csrc/attention/paged_attention_v{1,2}.cu",
             ("0.6.6", "0.11.2"),
-            Rules(),
+            PagedAttentionRules(),
             "removed in 2026-07; the rule did not change from 0.2.2 to 0.11.2",
         ),
         PolicyVersion(
             "0.2.2",
             "vllm 0.2.2: vllm/model_executor/layers/attention.py, csrc/attention/attention_kernels.cu",
             ("0.2.2", "0.2.2"),
-            Rules(head_dims=(64, 80, 96, 112, 128, 256)),
+            PagedAttentionRules(head_dims=(64, 80, 96, 112, 128, 256)),
             "fewer head dims",
         ),
     )

@@ -37,7 +37,7 @@ _CDNA = ("gfx90a", "gfx942", "gfx950")  # _ON_GFX9 up to 0.26.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RocmPagedRules:
     """What differs between versions.
 
     partition_keys; max_keys: longest step of the custom kernel. cdna: prefixes of gfx names on the CDNA branch.
@@ -100,33 +100,33 @@ class RocmPaged(Policy):
     word_for_split = "partition"
     options_type = RocmPagedOptions
     versions = (
-        PolicyVersion("0.33.0", "vllm 0.33.0", ("0.27.0", "0.33.0"), Rules()),
+        PolicyVersion("0.33.0", "vllm 0.33.0", ("0.27.0", "0.33.0"), RocmPagedRules()),
         PolicyVersion(
             "0.26.0",
             "vllm 0.21.0 to 0.26.0: the same files",
             ("0.21.0", "0.26.0"),
-            Rules(cdna=_CDNA),
+            RocmPagedRules(cdna=_CDNA),
             "gfx1250 is not yet on the CDNA branch",
         ),
         PolicyVersion(
             "0.20.2",
             "vllm 0.14.0 to 0.20.2: the same files",
             ("0.14.0", "0.20.2"),
-            Rules(cdna=_CDNA, capped_tile=False),
+            RocmPagedRules(cdna=_CDNA, capped_tile=False),
             "the fallback's tile is the block size, 32 where that is no power of two",
         ),
         PolicyVersion(
             "0.11.0",
             "vllm 0.10.2 to 0.13.0: vllm/attention/ops/chunked_prefill_paged_decode.py, vllm/platforms/rocm.py",
             ("0.10.2", "0.13.0"),
-            Rules(cdna=_CDNA, capped_tile=False, odd_tile=False),
+            RocmPagedRules(cdna=_CDNA, capped_tile=False, odd_tile=False),
             "the fallback's tile is the block size",
         ),
         PolicyVersion(
             "0.7.3",
             "vllm 0.6.6.post1 and 0.7.3: vllm/attention/backends/rocm_flash_attn.py, csrc/rocm/attention.cu",
             ("0.6.6", "0.7.3"),
-            Rules(
+            RocmPagedRules(
                 partition_keys=512, max_keys=32768, cdna=("gfx90a", "gfx940", "gfx941", "gfx942"), rdna=False,
                 reads_window=True, single_reduce=False, capped_tile=False, odd_tile=False,
                 triton_fallback=False, threads=512,
@@ -156,7 +156,7 @@ class RocmPaged(Policy):
             raise GateError("rocm-paged: has no MLA kernel", "mla")
         if batches.max_q_len.max() > 1:
             raise GateError("rocm-paged: requests with several query tokens go to the prefill kernel", "q_len")
-        rules: Rules = version.rules
+        rules: RocmPagedRules = version.rules
         arch = options.arch or _arch(gpu.gfx, rules)
         wave = 64 if arch == "cdna" else 32
         size = options.partition_tokens or rules.partition_keys
@@ -235,7 +235,7 @@ class RocmPaged(Policy):
         )  # fmt: skip
 
 
-def _arch(gfx: str | None, rules: Rules) -> str:
+def _arch(gfx: str | None, rules: RocmPagedRules) -> str:
     name = gfx or ""
     if name.startswith(rules.cdna):
         return "cdna"
@@ -243,7 +243,7 @@ def _arch(gfx: str | None, rules: Rules) -> str:
 
 
 def _gates(
-    geo: Geometry, kv: KvCache, arch: str, options: RocmPagedOptions, rules: Rules, size: int, longest: Any
+    geo: Geometry, kv: KvCache, arch: str, options: RocmPagedOptions, rules: RocmPagedRules, size: int, longest: Any
 ) -> tuple[GateArray, ...]:
     """The conditions of the custom kernel, all of which must hold."""
     cdna = arch == "cdna"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.vllm.triton_path import Step, decide, gates
+from decodecalc.engines.vllm.triton_path import TritonStep, decide, gates
 from decodecalc.engines.vllm.triton_rules import VERSIONS
 from decodecalc.engines.vllm.triton_server import Server, VllmTritonOptions
 from decodecalc.geometry import Geometry
@@ -112,12 +112,12 @@ class VllmTriton(Policy):
         gpu: Gpu,
         options: VllmTritonOptions,
         version: PolicyVersion,
-    ) -> tuple[Server, Step]:
+    ) -> tuple[Server, TritonStep]:
         """The server that has started and its launcher's decision."""
         server = Server.start(geo, kv, gpu, options, version.rules)
         return server, decide(geo, batches, server)
 
-    def warps(self, step: Step) -> Any:
+    def warps(self, step: TritonStep) -> Any:
         """Warps of a stage-1 block [N]."""
         return np.where(step.large, LARGE_WARPS, DEFAULT_WARPS)
 
@@ -127,14 +127,14 @@ class VllmTriton(Policy):
         batches: Batches,
         gpu: Gpu,
         server: Server,
-        step: Step,
+        step: TritonStep,
         cut: Segments,
         live_programs: IntArray,
     ) -> tuple[KernelArray, ...]:
         """The kernels of the step."""
         return _kernels(geo, batches, gpu, server, step, cut, live_programs)
 
-    def gates(self, geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: Step) -> tuple[GateArray, ...]:
+    def gates(self, geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep) -> tuple[GateArray, ...]:
         """The launcher's conditions."""
         return gates(geo, kv, gpu, server, step)
 
@@ -197,7 +197,7 @@ class VllmTriton(Policy):
         )
 
 
-def _partition(geo: Geometry, batches: Batches, server: Server, step: Step) -> Segments:
+def _partition(geo: Geometry, batches: Batches, server: Server, step: TritonStep) -> Segments:
     """Segments of whole tiles from key 0 in 3D, one walk over the visible tiles in 2D."""
     seq_lens, q_lens, split = batches.seq_lens, batches.q_lens, step.is_3d[:, None]
     wide = np.where(step.large, LARGE_TILE, server.wide_tile) if server.tunes_large_head else server.wide_tile
@@ -221,7 +221,7 @@ def _partition(geo: Geometry, batches: Batches, server: Server, step: Step) -> S
     )  # fmt: skip
 
 
-def _programs_with_tiles(geo: Geometry, batches: Batches, server: Server, step: Step, cut: Segments) -> IntArray:
+def _programs_with_tiles(geo: Geometry, batches: Batches, server: Server, step: TritonStep, cut: Segments) -> IntArray:
     """Blocks that load a tile [N].
 
     Query blocks of one request see different keys: an early one may end before the last segment, a late one start
@@ -251,7 +251,7 @@ def _programs_with_tiles(geo: Geometry, batches: Batches, server: Server, step: 
 
 
 def _kernels(
-    geo: Geometry, batches: Batches, gpu: Gpu, server: Server, step: Step, cut: Segments, live_programs: IntArray
+    geo: Geometry, batches: Batches, gpu: Gpu, server: Server, step: TritonStep, cut: Segments, live_programs: IntArray
 ) -> tuple[KernelArray, ...]:
     warp = gpu.warp_size or 32
     usual, large = DEFAULT_WARPS * warp, LARGE_WARPS * warp

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decodecalc.engines.vllm.triton import DEFAULT_WARPS, LARGE_WARPS, Segments, VllmTriton
-from decodecalc.engines.vllm.triton_path import MIN_BLOCK_ROWS, Step, decide
+from decodecalc.engines.vllm.triton_path import MIN_BLOCK_ROWS, TritonStep, decide
 from decodecalc.engines.vllm.triton_rules import VERSIONS, VllmTritonRules
 from decodecalc.engines.vllm.triton_server import (
     MIN_HEAD_DIM,
@@ -104,7 +104,7 @@ class VllmTritonDiffKv(VllmTriton):
         gpu: Gpu,
         options: VllmTritonOptions,
         version: PolicyVersion,
-    ) -> tuple[Server, Step]:
+    ) -> tuple[Server, TritonStep]:
         """The server and its launcher's decision. GateError codes: page_size, allocator_page_size, mla, head_dim,
         kv_dtype, causal, capture_sizes."""
         rules: DiffKvRules = version.rules
@@ -131,7 +131,7 @@ class VllmTritonDiffKv(VllmTriton):
         )  # fmt: skip
         return server, step
 
-    def warps(self, step: Step) -> Any:
+    def warps(self, step: TritonStep) -> Any:
         """8 where a block holds the 128 rows of a speculative step."""
         tall = step.is_3d & (step.max_q > 1) & (np.asarray(step.block_m) >= SPECULATIVE_ROWS)
         return np.where(tall, LARGE_WARPS, DEFAULT_WARPS)
@@ -142,7 +142,7 @@ class VllmTritonDiffKv(VllmTriton):
         batches: Batches,
         gpu: Gpu,
         server: Server,
-        step: Step,
+        step: TritonStep,
         cut: Segments,
         live_programs: IntArray,
     ) -> tuple[KernelArray, ...]:
@@ -167,7 +167,7 @@ class VllmTritonDiffKv(VllmTriton):
         )  # fmt: skip
         return (*split, unsplit, merge)
 
-    def gates(self, geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: Step) -> tuple[GateArray, ...]:
+    def gates(self, geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep) -> tuple[GateArray, ...]:
         """The launcher's conditions, in its order."""
         window = f"a window of {geo.window} keys" if geo.window is not None else "no window"
 

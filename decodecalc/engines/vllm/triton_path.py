@@ -23,7 +23,7 @@ LARGE_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TritonStep:
     """What the host knows of a step before it launches; numbers or [N].
 
     num_seqs, tokens: with padding. rows, segments: the scratch layout of the step. few … can_split: one gate each.
@@ -46,7 +46,7 @@ class Step:
     is_3d: BoolArray
 
 
-def decide(geo: Geometry, batches: Batches, server: Server) -> Step:
+def decide(geo: Geometry, batches: Batches, server: Server) -> TritonStep:
     """The launcher's decision."""
     max_q = batches.max_q_len
     num_seqs, tokens = _padded(batches, server)
@@ -72,7 +72,7 @@ def decide(geo: Geometry, batches: Batches, server: Server) -> Step:
     one_mask = (max_q <= 1) | server.options.causal
     has_rows = (tokens <= rows) | (not server.checks_scratch)
     is_3d = few & short & one_mask & ~large & has_rows & server.can_split
-    return Step(
+    return TritonStep(
         num_seqs, tokens, max_q, block_m, block_q, q_blocks, rows, segments, on_small_grid,
         few, short, one_mask, large, has_rows, is_3d,
     )  # fmt: skip
@@ -104,7 +104,7 @@ def _padded_to_capture(batches: Batches, captured: tuple[int, ...]) -> tuple[Int
     return np.where(use, padded // longest, seqs), np.where(use, padded, tokens)
 
 
-def gates(geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: Step) -> tuple[GateArray, ...]:
+def gates(geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep) -> tuple[GateArray, ...]:
     """Conditions in the order of the launcher, then what bears on them."""
     rules, options, limit = server.rules, server.options, server.threshold
 

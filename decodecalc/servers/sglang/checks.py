@@ -7,17 +7,17 @@ Source: 0.5.23 `arg_groups/model_hook.py, attention_hook.py, overrides.py, mamba
 from __future__ import annotations
 
 from decodecalc.servers.sglang.defaults import is_hybrid
-from decodecalc.servers.sglang.state import RefusedError, State
+from decodecalc.servers.sglang.state import RefusedError, ServerState
 
 
-def check_choices(state: State) -> None:
+def check_choices(state: ServerState) -> None:
     """The command line takes only names of its list."""
     for name in (state.attention, state.prefill, state.decode):
         if name is not None and name not in state.rules.choices:
             raise RefusedError(f"{name} is not a choice", "not_a_choice", "invalid choice", "cli")
 
 
-def apply_aliases(state: State) -> None:
+def apply_aliases(state: ServerState) -> None:
     """Deprecated names (0.5.23 `serving_hook.py: handle_deprecated_args`)."""
     if not state.rules.deterministic_first:
         return
@@ -31,7 +31,7 @@ def apply_aliases(state: State) -> None:
     state.decode = aliases.get(state.decode or "", state.decode)
 
 
-def check_architecture(state: State) -> None:
+def check_architecture(state: ServerState) -> None:
     """The backends that an architecture takes."""
     name, rules = state.architecture, state.rules
     if name == "GptOssForCausalLM":
@@ -77,7 +77,7 @@ def check_architecture(state: State) -> None:
     _check_first_layer(state)
 
 
-def _check_first_layer(state: State) -> None:
+def _check_first_layer(state: ServerState) -> None:
     name = state.architecture
     lfm = name in ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM")
     nemotron = name == "NemotronHForCausalLM" and not state.rules.nemotron_on_blackwell
@@ -91,7 +91,7 @@ def _check_first_layer(state: State) -> None:
         )
 
 
-def check_state_cache(state: State) -> None:
+def check_state_cache(state: ServerState) -> None:
     """What the cache of a hybrid's recurrent state allows."""
     rules = state.rules
     if state.architecture in rules.mamba_no_buffer:
@@ -114,7 +114,7 @@ def check_state_cache(state: State) -> None:
             state.disable_radix = True
 
 
-def resolve_dsa(state: State) -> None:
+def resolve_dsa(state: ServerState) -> None:
     """Cache type and kernels of DeepSeek sparse attention."""
     if not state.is_dsa:
         return
@@ -142,7 +142,7 @@ def resolve_dsa(state: State) -> None:
         state.dsa_decode = "trtllm" if major >= 10 else "fa3"
 
 
-def resolve_deterministic(state: State) -> None:
+def resolve_deterministic(state: ServerState) -> None:
     """The deterministic default, and what deterministic inference refuses."""
     if not state.settings.deterministic:
         return
@@ -165,7 +165,7 @@ def resolve_deterministic(state: State) -> None:
         state.disable_radix = True
 
 
-def _check_deterministic_deepseek(state: State) -> None:
+def _check_deterministic_deepseek(state: ServerState) -> None:
     rules, newer = state.rules, state.rules.deterministic_first
     if state.attention not in (rules.radix_deterministic if newer else ("fa3", "triton")):
         models = "absorbed-MLA models. But you're" if newer else "DeepSeek models. But you're"
@@ -182,7 +182,7 @@ def _check_deterministic_deepseek(state: State) -> None:
         )
 
 
-def check_flex(state: State) -> None:
+def check_flex(state: ServerState) -> None:
     """Flex attention takes no drafts."""
     if state.attention == "flex_attention" and state.drafts:
         raise RefusedError(
@@ -191,7 +191,7 @@ def check_flex(state: State) -> None:
         )  # fmt: skip
 
 
-def impose_latent_pages(state: State) -> None:
+def impose_latent_pages(state: ServerState) -> None:
     """Pages of flashmla, cutlass_mla, trtllm_mla, cutedsl_mla, trtllm_mha and hpc_ops, and their own checks."""
     asked = (state.attention, state.decode)
     every = (*asked, state.prefill)
@@ -220,7 +220,7 @@ def impose_latent_pages(state: State) -> None:
             _check_trtllm_mha(state)
 
 
-def _check_trtllm_mla(state: State) -> None:
+def _check_trtllm_mla(state: ServerState) -> None:
     if not state.on_blackwell:
         raise RefusedError(
             "TRTLLM MLA backend is only supported on Blackwell GPUs (SM100/SM12x). Please use a different backend.",
@@ -234,7 +234,7 @@ def _check_trtllm_mla(state: State) -> None:
         )
 
 
-def _check_cutedsl(state: State) -> None:
+def _check_cutedsl(state: ServerState) -> None:
     if "cutedsl_mla" not in (state.attention, state.decode, state.prefill):
         return
     if state.prefill == "cutedsl_mla":
@@ -252,7 +252,7 @@ def _check_cutedsl(state: State) -> None:
         state.prefill = "trtllm_mla"
 
 
-def _check_trtllm_mha(state: State) -> None:
+def _check_trtllm_mha(state: ServerState) -> None:
     prefill, decode = state.phases()
     majors = state.rules.trtllm_mha_prefill
     if prefill == "trtllm_mha" and (state.device.hip or state.device.major not in majors):
@@ -277,13 +277,13 @@ def _check_trtllm_mha(state: State) -> None:
         )
 
 
-def fall_back_from_fa3(state: State) -> None:
+def fall_back_from_fa3(state: ServerState) -> None:
     """FlashAttention 3 reads e4m3 alone."""
     if state.attention == "fa3" and state.kv_dtype == "fp8_e5m2":
         state.choose("triton", "fa3 cannot read an fp8_e5m2 cache")
 
 
-def impose_fa4_page(state: State) -> None:
+def impose_fa4_page(state: ServerState) -> None:
     """FlashAttention 4 on Blackwell."""
     named = (state.prefill,) if state.rules.fa4_page_prefill_only else (state.attention, state.decode, state.prefill)
     branches = state.topk if not state.rules.fa4_page_prefill_only else 0
@@ -291,7 +291,7 @@ def impose_fa4_page(state: State) -> None:
         state.impose_page(128, "fa4 has this page alone on compute capability 10.x")
 
 
-def check_drafts(state: State) -> None:
+def check_drafts(state: ServerState) -> None:
     """What EAGLE with several branches refuses."""
     if not state.drafts or state.topk <= 1:
         return

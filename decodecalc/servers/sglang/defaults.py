@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from decodecalc.servers.sglang.state import State
+from decodecalc.servers.sglang.state import ServerState
 
 
-def generic_default(state: State) -> str:
+def generic_default(state: ServerState) -> str:
     """The backend where neither the user nor the architecture chose one."""
     topk_one = state.topk == 0 or (state.topk == 1 and state.page in (1, None))
     if not state.has_mla:
@@ -35,7 +35,7 @@ def generic_default(state: State) -> str:
     return "triton"
 
 
-def _by_device(state: State, *, sm100: str, hopper: str, hip: str | None, other: str) -> str:
+def _by_device(state: ServerState, *, sm100: str, hopper: str, hip: str | None, other: str) -> str:
     if state.on_sm100:
         return sm100
     if state.on_hopper:
@@ -43,24 +43,24 @@ def _by_device(state: State, *, sm100: str, hopper: str, hip: str | None, other:
     return hip if hip is not None and state.device.hip else other
 
 
-def _gpt_oss(state: State) -> None:
+def _gpt_oss(state: ServerState) -> None:
     if state.nothing_given:
         backend = _by_device(state, sm100="trtllm_mha", hopper="fa3", hip="aiter", other="triton")
         state.choose(backend, "gpt-oss has this default on this device")
 
 
-def _llama4(state: State) -> None:
+def _llama4(state: ServerState) -> None:
     if state.attention is None:
         backend = _by_device(state, sm100="trtllm_mha", hopper="fa3", hip="aiter", other="triton")
         state.choose(backend, "Llama 4 has this default on this device")
 
 
-def _gemma4(state: State) -> None:
+def _gemma4(state: ServerState) -> None:
     if state.attention is None and state.rules.knows_2026_models:
         state.choose("trtllm_mha" if state.on_sm100 else "triton", "Gemma 4 has this default on this device")
 
 
-def _sliding_by_capability(state: State) -> None:
+def _sliding_by_capability(state: ServerState) -> None:
     """Olmo 2 and 3, Exaone 4: fa3 from compute capability 8.0 on, also where fa3 then refuses to start."""
     if state.attention is None:
         on_cuda = not state.device.hip and state.device.capability >= (8, 0)
@@ -68,20 +68,20 @@ def _sliding_by_capability(state: State) -> None:
         state.choose(backend, f"{state.architecture} has this default on this device")
 
 
-def _exaone(state: State) -> None:
+def _exaone(state: ServerState) -> None:
     if state.rules.exaone_default and state.layer.window is not None:
         _sliding_by_capability(state)
 
 
-def _sm100(backend: str) -> Callable[[State], None]:
-    def override(state: State) -> None:
+def _sm100(backend: str) -> Callable[[ServerState], None]:
+    def override(state: ServerState) -> None:
         if state.on_sm100 and state.attention is None:
             state.choose(backend, f"{state.architecture} has this default on compute capability 10.x")
 
     return override
 
 
-def _qwen3_hybrid(state: State) -> None:
+def _qwen3_hybrid(state: ServerState) -> None:
     """Qwen3-Next and Qwen3.5: trtllm_mha needs pages, which the state cache takes only with drafts."""
     if not state.on_sm100 or state.attention is not None:
         return
@@ -91,7 +91,7 @@ def _qwen3_hybrid(state: State) -> None:
         state.impose_page(64 if paged else 1, f"{state.architecture} sets it with its backend on 10.x")
 
 
-def _nemotron_h(state: State) -> None:
+def _nemotron_h(state: ServerState) -> None:
     if not state.rules.nemotron_on_blackwell:
         _sm100("flashinfer")(state)
         return
@@ -108,13 +108,13 @@ def _nemotron_h(state: State) -> None:
         state.choose("triton", "NemotronH has this default on Blackwell with drafts")
 
 
-def _granite(state: State) -> None:
+def _granite(state: ServerState) -> None:
     """Granite hybrids; SGLang looks for a recurrent layer, which `state_bytes` stands for here."""
     if state.layer.state_bytes is not None:
         _sm100("flashinfer" if state.rules.knows_2026_models else "triton")(state)
 
 
-def _deepseek(state: State) -> None:
+def _deepseek(state: ServerState) -> None:
     if state.is_dsa:
         if state.nothing_given:
             state.choose(state.rules.dsa_name, "DeepSeek sparse attention has a backend of its own")
@@ -123,13 +123,13 @@ def _deepseek(state: State) -> None:
         state.choose("trtllm_mla", "DeepSeek V3 and R1 have this default on compute capability 10.x")
 
 
-def _dsa_page(state: State) -> None:
+def _dsa_page(state: ServerState) -> None:
     preshuffled = state.rules.deterministic_first and state.settings.aiter_preshuffle
     page = 1 if state.device.hip and not preshuffled else 64
     state.impose_page(page, "DeepSeek sparse attention stores its cache so")
 
 
-def _blackwell_fa4(state: State) -> None:
+def _blackwell_fa4(state: ServerState) -> None:
     """Step 3.5 and 3.7."""
     if state.nothing_given and state.on_blackwell:
         state.choose("fa4", f"{state.architecture} has this default on Blackwell")
@@ -137,18 +137,18 @@ def _blackwell_fa4(state: State) -> None:
         state.choose("fa3", f"{state.architecture} has this default on Hopper")
 
 
-def _mimo(state: State) -> None:
+def _mimo(state: ServerState) -> None:
     if state.nothing_given and state.on_sm100 and state.rules.knows_2026_models:
         state.choose("fa4", "MiMo V2 has this default on compute capability 10.x")
 
 
-def _inkling(state: State) -> None:
+def _inkling(state: ServerState) -> None:
     if state.nothing_given and state.rules.knows_2026_models:
         backend = "fa4" if state.on_hopper or state.on_sm100 else "triton"
         state.choose(backend, "Inkling has this default on this device")
 
 
-_OVERRIDES: dict[str, Callable[[State], None]] = {
+_OVERRIDES: dict[str, Callable[[ServerState], None]] = {
     "GptOssForCausalLM": _gpt_oss,
     "Llama4ForConditionalGeneration": _llama4,
     "Llama4ForCausalLM": _llama4,
@@ -179,7 +179,7 @@ _HYBRIDS = (
 )  # fmt: skip
 
 
-def apply_override(state: State) -> None:
+def apply_override(state: ServerState) -> None:
     """The architecture's own default, where it has one."""
     if state.is_deepseek_family:
         _deepseek(state)
@@ -187,6 +187,6 @@ def apply_override(state: State) -> None:
         override(state)
 
 
-def is_hybrid(state: State) -> bool:
+def is_hybrid(state: ServerState) -> bool:
     """An architecture with recurrent layers whose state SGLang caches."""
     return state.architecture in _HYBRIDS

@@ -6,13 +6,13 @@ from typing import Any
 
 from decodecalc.servers.device import device_of
 from decodecalc.servers.question import Question
-from decodecalc.servers.resolution import START, Refusal, Resolution
+from decodecalc.servers.resolution import START, Resolution, ServerRefusal
 from decodecalc.servers.sglang import checks
 from decodecalc.servers.sglang.defaults import apply_override, generic_default
 from decodecalc.servers.sglang.engine import kv_splits, plan_of, uses_tensor_cores
-from decodecalc.servers.sglang.rules import Release, release_of
+from decodecalc.servers.sglang.rules import SglangRelease, release_of
 from decodecalc.servers.sglang.start import Start, start
-from decodecalc.servers.sglang.state import RefusedError, State
+from decodecalc.servers.sglang.state import RefusedError, ServerState
 
 SERVER = "sglang"
 _MIB = 1 << 20
@@ -23,7 +23,7 @@ def resolve(version: str | None, question: Question) -> Resolution:
     release = release_of(version)
     asked = version or release.name
     settings = question.sglang()
-    state = State(
+    state = ServerState(
         question=question,
         settings=settings,
         rules=release.rules,
@@ -45,12 +45,12 @@ def resolve(version: str | None, question: Question) -> Resolution:
     try:
         resolve_arguments(state)
     except RefusedError as refused:
-        refusal = Refusal(stage=refused.stage, error=refused.error, reasons=(refused.words,), code=refused.code)
+        refusal = ServerRefusal(stage=refused.stage, error=refused.error, reasons=(refused.words,), code=refused.code)
         return Resolution(**base, backend=None, refused=refusal, notes=_notes(state, release, asked))
     return _answer(state, release, base)
 
 
-def resolve_arguments(state: State) -> None:
+def resolve_arguments(state: ServerState) -> None:
     """Every step of SGLang's resolution that touches attention, in its order; RefusedError where one raises."""
     checks.check_choices(state)
     checks.apply_aliases(state)
@@ -75,7 +75,7 @@ def resolve_arguments(state: State) -> None:
         checks.resolve_deterministic(state)
 
 
-def graph_max_batch(state: State) -> int:
+def graph_max_batch(state: ServerState) -> int:
     """The largest captured batch, from the GPU's memory and the ranks (`handle_gpu_memory_settings`)."""
     capacity = state.question.gpu.capacity_bytes
     if capacity is None:
@@ -90,14 +90,14 @@ def graph_max_batch(state: State) -> int:
     return (256, 512)[many] if mib < 160 * 1024 else 512
 
 
-def _notes(state: State, release: Release, asked: str) -> tuple[str, ...]:
+def _notes(state: ServerState, release: SglangRelease, asked: str) -> tuple[str, ...]:
     if release.recorded:
         return tuple(state.notes)
     told = f"SGLang {asked} was read in part: only the releases 0.5.10.post1 and 0.5.23 are checked against recordings."
     return (*state.notes, told)
 
 
-def _detail(state: State, built: Start, decode: str) -> dict[str, Any]:
+def _detail(state: ServerState, built: Start, decode: str) -> dict[str, Any]:
     no_graphs = state.attention in ("torch_native", "flex_attention")
     detail: dict[str, Any] = {
         "attention_backend": state.attention,
@@ -119,13 +119,15 @@ def _detail(state: State, built: Start, decode: str) -> dict[str, Any]:
     return detail
 
 
-def _answer(state: State, release: Release, base: dict[str, Any]) -> Resolution:
+def _answer(state: ServerState, release: SglangRelease, base: dict[str, Any]) -> Resolution:
     decode = state.phases()[1]
     assert decode is not None  # the generic default has filled it in
     built = start(state, decode)
     refused = None
     if built.error is not None:
-        refused = Refusal(stage=START, error=built.error[0], reasons=(built.error[1],), code="backend_does_not_start")
+        refused = ServerRefusal(
+            stage=START, error=built.error[0], reasons=(built.error[1],), code="backend_does_not_start"
+        )
     plan = plan_of(state, decode)
     detail = _detail(state, built, decode)
     return Resolution(

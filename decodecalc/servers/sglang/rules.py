@@ -28,7 +28,7 @@ _DEEPSEEK = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SglangRules:
+class SglangServerRules:
     """Parameters of one release."""
 
     choices: tuple[str, ...] = _CHOICES
@@ -88,7 +88,7 @@ class SglangRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class SglangRelease:
     """A release whose rules were read, and the releases that are answered with them."""
 
     name: str
@@ -97,7 +97,7 @@ class Release:
     """First release."""
     last: str
     """Last release."""
-    rules: SglangRules
+    rules: SglangServerRules
     """The rules."""
     source: str
     """Where they were read."""
@@ -105,7 +105,7 @@ class Release:
     """Checked against recordings of the engine's own answers."""
 
 
-_V23 = SglangRules()
+_V23 = SglangServerRules()
 _V21 = replace(_V23, exaone_default=False)
 _V20 = replace(_V21, trtllm_mla_kv=("fp8_e4m3", "fp4_e2m1", "bf16", "auto"))
 _V19 = replace(_V20, choices=(*_CHOICES, "cutlass_mla"), dsa_hip="tilelang", small_gpu_graphs=(24, 80))
@@ -161,9 +161,9 @@ _OLD_FILES = (
 )
 
 
-def _release(name: str, first: str, rules: SglangRules, files: str, *, recorded: bool = False) -> Release:
+def _release(name: str, first: str, rules: SglangServerRules, files: str, *, recorded: bool = False) -> SglangRelease:
     source = f"SGLang wheel {name}: {files}"
-    return Release(name=name, first=first, last=name, rules=rules, source=source, recorded=recorded)
+    return SglangRelease(name=name, first=first, last=name, rules=rules, source=source, recorded=recorded)
 
 
 RELEASES = (
@@ -182,7 +182,7 @@ RELEASES = (
 )
 
 
-def release_of(version: str | None) -> Release:
+def release_of(version: str | None) -> SglangRelease:
     """The release whose rules answer `version`; the newest for None. UnknownNameError names those there are."""
     if version is None:
         return RELEASES[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from decodecalc.servers.sglang.state import State
+from decodecalc.servers.sglang.state import ServerState
 
 _CLASSES = {
     "triton": "TritonAttnBackend",
@@ -41,7 +41,7 @@ class Start:
     """(exception class, words) of the refusal."""
 
 
-def start(state: State, backend: str) -> Start:
+def start(state: ServerState, backend: str) -> Start:
     """Build the decode backend."""
     error = _refusal(state, backend)
     if error is not None:
@@ -55,7 +55,7 @@ def start(state: State, backend: str) -> Start:
     return Start(cls=_CLASSES.get(backend), arguments={"fa_impl_ver": 4} if backend == "fa4" else {})
 
 
-def _refusal(state: State, backend: str) -> tuple[str, str] | None:
+def _refusal(state: ServerState, backend: str) -> tuple[str, str] | None:
     major = state.device.major
     if backend == "fa3" and not ((major == 8 and not state.has_mla) or major == 9):
         words = "FlashAttention v3 Backend requires SM>=80 and SM<=90. Please use `--attention-backend flashinfer`."

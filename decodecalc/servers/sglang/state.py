@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from decodecalc.servers.device import Device
+from decodecalc.servers.device import ServerDevice
 from decodecalc.servers.question import Layer, Question, SglangSettings
-from decodecalc.servers.sglang.rules import SglangRules
+from decodecalc.servers.sglang.rules import SglangServerRules
 
 # An architecture that SGLang's configuration class renames before anything is resolved (`configs/olmo3.py`).
 _RENAMED = {"Olmo3ForCausalLM": "Olmo2ForCausalLM"}
@@ -26,16 +26,16 @@ class RefusedError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class ServerState:
     """The arguments, as every step leaves them."""
 
     question: Question
     """The question."""
     settings: SglangSettings
     """SGLang's settings."""
-    rules: SglangRules
+    rules: SglangServerRules
     """The release's rules."""
-    device: Device
+    device: ServerDevice
     """The device."""
     attention: str | None = None
     """`attention_backend`."""

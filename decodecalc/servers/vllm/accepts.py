@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from decodecalc.servers.resolution import Candidate, Reason
+from decodecalc.servers.resolution import BackendCandidate, Reason
 from decodecalc.servers.vllm.ask import Ask
 
 Check = Callable[[Ask], bool]
@@ -107,15 +107,15 @@ class Accepts:
             return any(size.takes(page) for size in self.pages(ask))
         return any(page % size.keys == 0 for size in self.pages(ask))
 
-    def against(self, name: str, ask: Ask) -> Candidate:
+    def against(self, name: str, ask: Ask) -> BackendCandidate:
         """The candidate with all reasons against it."""
         if self.amd_only and not ask.device.hip:
-            return Candidate(name=name, reasons=(Reason(words="needs ROCm", detail=f"on {ask.device}"),))
+            return BackendCandidate(name=name, reasons=(Reason(words="needs ROCm", detail=f"on {ask.device}"),))
         if self.imports == "flashinfer" and not ask.has_flashinfer:
             named = "ModuleNotFoundError: No module named 'flashinfer'"
             words = named if ask.rules.names_missing_module and not ask.device.hip else "ImportError"
-            return Candidate(name=name, reasons=(Reason(words=words, detail="flashinfer is not installed"),))
-        return Candidate(name=name, reasons=tuple(self._reasons(ask)))
+            return BackendCandidate(name=name, reasons=(Reason(words=words, detail="flashinfer is not installed"),))
+        return BackendCandidate(name=name, reasons=tuple(self._reasons(ask)))
 
     def _reasons(self, ask: Ask) -> list[Reason]:
         layer, out = ask.layer, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decodecalc.servers.device import Device
+from decodecalc.servers.device import ServerDevice
 from decodecalc.servers.question import ABSENT, INSTALLED, Layer, Question, VllmSettings
 from decodecalc.servers.vllm.parameters import VllmRules
 
@@ -17,7 +17,7 @@ class Ask:
     """The question."""
     rules: VllmRules
     """The release's rules."""
-    device: Device
+    device: ServerDevice
     """The device."""
     settings: VllmSettings
     """vLLM's settings."""

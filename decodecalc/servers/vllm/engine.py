@@ -13,7 +13,7 @@ from decodecalc.servers.vllm.flashinfer import DecodeRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class VllmPlan:
     """How to plan the backend's decode kernel."""
 
     kernel: str | None = None
@@ -67,7 +67,7 @@ _FORK = "vllm-0.33"
 _CAUSAL_HALF = {"TRITON_FLASH_ATTN": "FLASH_ATTN", "TRITON_FLASHINFER": "FLASHINFER"}
 
 
-def plan_of(backend: str, ask: Ask, kernel_page: int) -> Plan:
+def plan_of(backend: str, ask: Ask, kernel_page: int) -> VllmPlan:
     """The kernel, the engine and what vLLM's settings mean for it."""
     backend = _CAUSAL_HALF.get(backend, backend)
     if backend == "FLASH_ATTN":
@@ -81,30 +81,30 @@ def plan_of(backend: str, ask: Ask, kernel_page: int) -> Plan:
     if backend == "ROCM_ATTN":
         return _rocm(ask, kernel_page)
     if backend == "TURBOQUANT":
-        return Plan(kernel="turboquant", detail={"max_kv_splits": ask.settings.tq_max_kv_splits_for_cuda_graph})
+        return VllmPlan(kernel="turboquant", detail={"max_kv_splits": ask.settings.tq_max_kv_splits_for_cuda_graph})
     if backend in _TRITON:
         kernel, engine = _TRITON[backend]
         options = {"batch_invariant": True} if ask.batch_invariant else {}
-        return Plan(kernel=kernel, engine=engine, takes_server_version=True, options=options)
+        return VllmPlan(kernel=kernel, engine=engine, takes_server_version=True, options=options)
     kernel, name = _SIMPLE[backend]
-    return Plan(kernel=kernel, engine=name)
+    return VllmPlan(kernel=kernel, engine=name)
 
 
-def _flashmla(ask: Ask, sparse: bool) -> Plan:
+def _flashmla(ask: Ask, sparse: bool) -> VllmPlan:
     if not sparse:
         if ask.is_quantized:
-            return Plan(
+            return VllmPlan(
                 kernel="flashmla-fp8",
                 engine="flashmla-sparse",
                 options={"path": "dense_fp8"},
                 query_dtype=flashinfer.FP8_E4M3,
             )
-        return Plan(kernel="flashmla", engine="flashmla")
+        return VllmPlan(kernel="flashmla", engine="flashmla")
     if not ask.is_quantized:
         words = "A bfloat16 cache is read by FlashMLA's sparse prefill kernel, which has no schedule: it is only named."
-        return Plan(kernel="flashmla-sparse-prefill", notes=(words,))
+        return VllmPlan(kernel="flashmla-sparse-prefill", notes=(words,))
     topk = ask.layer.index_topk
-    return Plan(kernel="flashmla-sparse", engine="flashmla-sparse", options={} if topk is None else {"topk": topk})
+    return VllmPlan(kernel="flashmla-sparse", engine="flashmla-sparse", options={} if topk is None else {"topk": topk})
 
 
 def _cap_detail(cap: SplitCap) -> dict[str, Any]:
@@ -125,13 +125,13 @@ def _fa3_options(ask: Ask, cap: SplitCap) -> dict[str, Any]:
     return {"cuda_graph": True, "max_num_splits_for_cuda_graph": cap.builder}
 
 
-def _flash_attn(ask: Ask) -> Plan:
+def _flash_attn(ask: Ask) -> VllmPlan:
     cap = flash_attn.split_cap(ask)
     found = flash_attn.layer_version(ask)
     detail = {"fa_version": found, **_cap_detail(cap)}
     if found is None:
         words = f"FlashAttention {ask.settings.flash_attn_version} does not run on {ask.device}"
-        return Plan(detail=detail, notes=(f"{words}: the backend is selected, and no kernel can be launched.",))
+        return VllmPlan(detail=detail, notes=(f"{words}: the backend is selected, and no kernel can be launched.",))
     options: dict[str, Any] = {}
     if found == 3:
         options = _fa3_options(ask, cap)
@@ -139,7 +139,7 @@ def _flash_attn(ask: Ask) -> Plan:
         options = {"batch_invariant": True}
     elif found == 4 and cap.step:
         options = {"num_splits_arg": cap.step}
-    return Plan(
+    return VllmPlan(
         kernel=f"fa{found}",
         engine=f"flash-attention-{found}",
         engine_version=_FORK if found in (2, 3) else None,
@@ -148,9 +148,9 @@ def _flash_attn(ask: Ask) -> Plan:
     )
 
 
-def _flash_attn_mla(ask: Ask) -> Plan:
+def _flash_attn_mla(ask: Ask) -> VllmPlan:
     cap = flash_attn.mla_split_cap(ask)
-    return Plan(
+    return VllmPlan(
         kernel="fa3-mla",
         engine="flash-attention-3",
         engine_version=_FORK,
@@ -159,7 +159,7 @@ def _flash_attn_mla(ask: Ask) -> Plan:
     )
 
 
-def _flashinfer(ask: Ask, route: DecodeRoute) -> Plan:
+def _flashinfer(ask: Ask, route: DecodeRoute) -> VllmPlan:
     detail: dict[str, Any] = {
         "decode_kernel": route.kernel,
         "wrapper": route.wrapper,
@@ -177,7 +177,7 @@ def _flashinfer(ask: Ask, route: DecodeRoute) -> Plan:
         options = {"path": "tensor_cores"}
         if ask.settings.has_full_graphs:
             options["cuda_graph"] = True
-    return Plan(
+    return VllmPlan(
         kernel=route.kernel,
         engine=engine,
         options=options,
@@ -187,9 +187,9 @@ def _flashinfer(ask: Ask, route: DecodeRoute) -> Plan:
     )
 
 
-def _rocm(ask: Ask, kernel_page: int) -> Plan:
+def _rocm(ask: Ask, kernel_page: int) -> VllmPlan:
     custom = custom_paged_attention(ask, kernel_page)
-    return Plan(
+    return VllmPlan(
         kernel="rocm-paged" if custom else "rocm-triton",
         engine="rocm-paged" if custom else None,
         takes_server_version=custom,

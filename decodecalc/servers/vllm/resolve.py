@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from decodecalc.servers.device import device_of
 from decodecalc.servers.question import Question
-from decodecalc.servers.resolution import ARGUMENTS, SELECTION, START, Candidate, Refusal, Resolution
+from decodecalc.servers.resolution import ARGUMENTS, SELECTION, START, BackendCandidate, Resolution, ServerRefusal
 from decodecalc.servers.vllm.ask import Ask
 from decodecalc.servers.vllm.engine import plan_of
 from decodecalc.servers.vllm.lists import candidates
 from decodecalc.servers.vllm.pages import kernel_page, manager_page
-from decodecalc.servers.vllm.rules import Release, release_of
+from decodecalc.servers.vllm.rules import VllmRelease, release_of
 
 SERVER = "vllm"
 
@@ -47,12 +47,16 @@ def _forced(ask: Ask) -> str | None:
     return None if name is None or name.lower() == "auto" else name.upper()
 
 
-def _refusal(stage: str, reasons: tuple[str, ...], code: str, error: str = "ValueError") -> Refusal:
-    return Refusal(stage=stage, error=error, reasons=reasons, code=code)
+def _refusal(stage: str, reasons: tuple[str, ...], code: str, error: str = "ValueError") -> ServerRefusal:
+    return ServerRefusal(stage=stage, error=error, reasons=reasons, code=code)
 
 
 def _refused(
-    release: Release, version: str, found: tuple[Candidate, ...], refusal: Refusal, forced: bool = False
+    release: VllmRelease,
+    version: str,
+    found: tuple[BackendCandidate, ...],
+    refusal: ServerRefusal,
+    forced: bool = False,
 ) -> Resolution:
     return Resolution(
         server=SERVER,
@@ -67,7 +71,7 @@ def _refused(
 
 
 def _answer(
-    release: Release, version: str, ask: Ask, backend: str, found: tuple[Candidate, ...], *, forced: bool
+    release: VllmRelease, version: str, ask: Ask, backend: str, found: tuple[BackendCandidate, ...], *, forced: bool
 ) -> Resolution:
     accepts = release.backends[backend]
     page = manager_page(accepts, ask)

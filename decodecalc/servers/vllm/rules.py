@@ -21,7 +21,7 @@ _PLAIN_QUANTISED = ("fp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class VllmRelease:
     """A release whose rules were read, and the releases it is known to hold for."""
 
     name: str
@@ -124,24 +124,24 @@ _B21 = b.before_22(_B22)
 _B20 = b.before_21(_B21)
 
 RELEASES = (
-    Release(name="0.33.0", first="0.33.0", last="0.33.0", rules=_V33, backends=_B33, recorded=True),
-    Release(name="0.32.0", first="0.32.0", last="0.32.0", rules=_V32, backends=_B32),
-    Release(name="0.31.0", first="0.31.0", last="0.31.0", rules=_V31, backends=_B31),
-    Release(name="0.30.0", first="0.30.0", last="0.30.0", rules=_V30, backends=_B30, recorded=True),
-    Release(name="0.29.0", first="0.29.0", last="0.29.0", rules=_V29, backends=_B29),
-    Release(name="0.28.0", first="0.28.0", last="0.28.0", rules=_V28, backends=_B29),
-    Release(name="0.27.1", first="0.27.0", last="0.27.1", rules=_V27, backends=_B27, recorded=True),
-    Release(name="0.26.0", first="0.26.0", last="0.26.0", rules=_V26, backends=_B27),
-    Release(name="0.25.1", first="0.25.0", last="0.25.1", rules=_V25, backends=_B25),
-    Release(name="0.24.0", first="0.24.0", last="0.24.0", rules=_V24, backends=_B24, recorded=True),
-    Release(name="0.23.0", first="0.23.0", last="0.23.0", rules=_V23, backends=_B23),
-    Release(name="0.22.1", first="0.22.0", last="0.22.1", rules=_V23, backends=_B22),
-    Release(name="0.21.0", first="0.21.0", last="0.21.0", rules=_V23, backends=_B21),
-    Release(name="0.20.2", first="0.20.0", last="0.20.2", rules=_V20, backends=_B20),
+    VllmRelease(name="0.33.0", first="0.33.0", last="0.33.0", rules=_V33, backends=_B33, recorded=True),
+    VllmRelease(name="0.32.0", first="0.32.0", last="0.32.0", rules=_V32, backends=_B32),
+    VllmRelease(name="0.31.0", first="0.31.0", last="0.31.0", rules=_V31, backends=_B31),
+    VllmRelease(name="0.30.0", first="0.30.0", last="0.30.0", rules=_V30, backends=_B30, recorded=True),
+    VllmRelease(name="0.29.0", first="0.29.0", last="0.29.0", rules=_V29, backends=_B29),
+    VllmRelease(name="0.28.0", first="0.28.0", last="0.28.0", rules=_V28, backends=_B29),
+    VllmRelease(name="0.27.1", first="0.27.0", last="0.27.1", rules=_V27, backends=_B27, recorded=True),
+    VllmRelease(name="0.26.0", first="0.26.0", last="0.26.0", rules=_V26, backends=_B27),
+    VllmRelease(name="0.25.1", first="0.25.0", last="0.25.1", rules=_V25, backends=_B25),
+    VllmRelease(name="0.24.0", first="0.24.0", last="0.24.0", rules=_V24, backends=_B24, recorded=True),
+    VllmRelease(name="0.23.0", first="0.23.0", last="0.23.0", rules=_V23, backends=_B23),
+    VllmRelease(name="0.22.1", first="0.22.0", last="0.22.1", rules=_V23, backends=_B22),
+    VllmRelease(name="0.21.0", first="0.21.0", last="0.21.0", rules=_V23, backends=_B21),
+    VllmRelease(name="0.20.2", first="0.20.0", last="0.20.2", rules=_V20, backends=_B20),
 )
 
 
-def release_of(version: str | None) -> Release:
+def release_of(version: str | None) -> VllmRelease:
     """The release whose rules hold for `version`; the newest for None. UnknownNameError names those there are."""
     if version is None:
         return RELEASES[0]

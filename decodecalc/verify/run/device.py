@@ -18,7 +18,7 @@ _SMI_FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "driv
 
 
 @dataclass(frozen=True)
-class State:
+class DeviceState:
     """Clocks, power and temperature of the GPU at one moment; None where nvidia-smi does not say."""
 
     sm_clock_hz: float | None = None
@@ -86,21 +86,20 @@ class Device:
 
         return int(torch.cuda.mem_get_info(self.torch_name)[0])
 
-    def state(self) -> State:
+    def state(self) -> DeviceState:
         """Clocks, power, temperature now."""
-        return read_state(self.uuid) if self.is_cuda else State()
+        return read_state(self.uuid) if self.is_cuda else DeviceState()
 
 
-def open_device(kind: str, index: int = 0) -> Device:
-    """The device to check on; MissingDependencyError says what is missing.
+def open_device(kind: str, index: int = 0, instead: str = "") -> Device:
+    """The device to run on; MissingDependencyError says what is missing, and what can be done `instead`.
 
     The interpreter has to be chosen before Triton is imported: this does it, once per process.
     """
     missing = [name for name in ("torch", "triton") if find_spec(name) is None]
     if missing:
         raise MissingDependencyError(
-            f"verify needs {' and '.join(missing)}, not installed here: {INSTALL}. "
-            "`--dry-run` shows what would be checked"
+            f"running kernels needs {' and '.join(missing)}, not installed here: {INSTALL}" + _also(instead)
         )
     if kind == "interpreter":
         return _interpreter()
@@ -110,8 +109,7 @@ def open_device(kind: str, index: int = 0) -> Device:
 
     if not torch.cuda.is_available():
         raise MissingDependencyError(
-            "this needs a CUDA GPU and torch sees none: run it where there is one (without one, verify checks the "
-            "kernels' logic with --device interpreter, and says what it would check with --dry-run)"
+            "this needs a CUDA GPU and torch sees none: run it where there is one" + _also(instead)
         )
     if not 0 <= index < torch.cuda.device_count():
         raise InputError(f"there is no GPU {index} on this machine: it has 0 to {torch.cuda.device_count() - 1}")
@@ -127,6 +125,10 @@ def open_device(kind: str, index: int = 0) -> Device:
     )
 
 
+def _also(instead: str) -> str:
+    return f"; {instead}" if instead else ""
+
+
 def _interpreter() -> Device:
     if os.environ.get("TRITON_INTERPRET") != "1":
         if "triton" in sys.modules:
@@ -135,18 +137,18 @@ def _interpreter() -> Device:
     return Device("interpreter", "cpu", "Triton interpreter (CPU)")
 
 
-def read_state(uuid: str | None) -> State:
+def read_state(uuid: str | None) -> DeviceState:
     """Clocks, power and temperature by nvidia-smi, without changing anything."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_SMI_FIELDS)}", "--format=csv,noheader,nounits"]
     command += ["-i", uuid] if uuid else []
     try:
         text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return State()
+        return DeviceState()
     return parse_state(text)
 
 
-def parse_state(text: str) -> State:
+def parse_state(text: str) -> DeviceState:
     """The first line of nvidia-smi's CSV answer.
 
     >>> parse_state("1980, 3201, 221.30, 41, 580.159.04").sm_clock_hz
@@ -155,7 +157,7 @@ def parse_state(text: str) -> State:
     lines = text.strip().splitlines()
     parts = [p.strip() for p in lines[0].split(",")] if lines else []
     if len(parts) != len(_SMI_FIELDS):
-        return State()
+        return DeviceState()
 
     def number(value: str, scale: float = 1.0) -> float | None:
         try:
@@ -163,7 +165,7 @@ def parse_state(text: str) -> State:
         except ValueError:
             return None
 
-    return State(number(parts[0], 1e6), number(parts[1], 1e6), number(parts[2]), number(parts[3]), parts[4])
+    return DeviceState(number(parts[0], 1e6), number(parts[1], 1e6), number(parts[2]), number(parts[3]), parts[4])
 
 
 def provenance(device: Device) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def execution_of(plan: LaunchPlan, calibration: Calibration | None = None) -> Ex
     return Execution(None, unsupported=reason) if reason else _by_rule(plan, tuning)
 
 
-class Tuning(NamedTuple):
+class KernelTuning(NamedTuple):
     """Stage 1's inner shape."""
 
     tile_keys: int
@@ -82,18 +82,18 @@ class Tuning(NamedTuple):
     stages: int
 
 
-def tuning_of(plan: LaunchPlan, calibration: Calibration) -> Tuning:
+def tuning_of(plan: LaunchPlan, calibration: Calibration) -> KernelTuning:
     """The variant that the time model predicts for this plan on the bundled kernel."""
     from decodecalc.cost.tuning import default_variant
 
     if plan.engine != BUNDLED:
         variant = default_variant(calibration, plan.geometry, plan.kv, plan.batch.max_q_len)
-        return Tuning(variant.tile_keys, variant.warps or 4, variant.stages or 3)
+        return KernelTuning(variant.tile_keys, variant.warps or 4, variant.stages or 3)
     warps, stages = (int(getattr(plan.detail, name)) for name in ("warps", "stages"))
-    return Tuning(plan.tile_keys, warps, stages)
+    return KernelTuning(plan.tile_keys, warps, stages)
 
 
-def _unsupported(plan: LaunchPlan, tuning: Tuning) -> str:
+def _unsupported(plan: LaunchPlan, tuning: KernelTuning) -> str:
     geo = plan.geometry
     if plan.kv.dtype not in CACHE_DTYPES:
         return f"the bundled kernel reads {', '.join(CACHE_DTYPES)} caches, not {plan.kv.dtype}"
@@ -138,7 +138,7 @@ def _skips_tiles(plan: LaunchPlan) -> bool:
     return plan.geometry.window is not None and _window_as_read(plan) is None
 
 
-def _exact_tile(plan: LaunchPlan, tuning: Tuning) -> int:
+def _exact_tile(plan: LaunchPlan, tuning: KernelTuning) -> int:
     """The tile for the exact claims: the kernel's own, or the engine's where its window is skipped in whole tiles."""
     if not _skips_tiles(plan):
         return tuning.tile_keys
@@ -146,7 +146,7 @@ def _exact_tile(plan: LaunchPlan, tuning: Tuning) -> int:
     return min(max(16, next_power_of_2(plan.tile_keys)), most)
 
 
-def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
+def _by_rule(plan: LaunchPlan, tuning: KernelTuning) -> Execution:
     from decodecalc_kernels import LaunchConfig
 
     shape = _shape(plan, tuning, max(16, next_power_of_2(plan.live_rows)), plan.live_rows, _exact_tile(plan, tuning))
@@ -181,7 +181,7 @@ def _by_rule(plan: LaunchPlan, tuning: Tuning) -> Execution:
     return Execution(config, config.replace(**_timed_shape(plan, tuning)), values, window, rule=rule)
 
 
-def _timed_shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
+def _timed_shape(plan: LaunchPlan, tuning: KernelTuning) -> dict[str, Any]:
     """The bundled kernel's own rows, tile and grid, as the time model assumes them under any rule."""
     from decodecalc.cost.own_launch import row_block
 
@@ -190,7 +190,7 @@ def _timed_shape(plan: LaunchPlan, tuning: Tuning) -> dict[str, Any]:
     return {**shape, "idle_requests": 0}  # padding belongs to an engine's launch, not to its splits
 
 
-def _shape(plan: LaunchPlan, tuning: Tuning, rows: int, rows_used: int, tile: int) -> dict[str, Any]:
+def _shape(plan: LaunchPlan, tuning: KernelTuning, rows: int, rows_used: int, tile: int) -> dict[str, Any]:
     """Tile, rows, warps and idle rows. Rows beyond the queries' are left out: the same blocks, less padding."""
     from decodecalc.cost.launcher import stages_that_fit, warps_that_hold
 

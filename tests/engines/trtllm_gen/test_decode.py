@@ -13,7 +13,7 @@ import decodecalc as dc
 from decodecalc.analysis.traffic import traffic
 from decodecalc.engines import load_policy
 from decodecalc.engines.trtllm_gen.decode import even_gpcs
-from decodecalc.engines.trtllm_gen.kernels import CGA, DISABLED, GMEM, GMEM_SEPARATE, Family
+from decodecalc.engines.trtllm_gen.kernels import CGA, DISABLED, GMEM, GMEM_SEPARATE, CubinFamily
 from decodecalc.launch.arrays import Batches, at
 from decodecalc.launch.plan import CLUSTER, LAST_BLOCK, MERGE_KERNEL
 
@@ -178,7 +178,7 @@ def test_shared_memory_of_listed_kernels(
     qk: int, vo: int, dtype: str, tile: int, keeps: bool, mode: int, persistent: bool, width: int, pair: bool, size: int
 ) -> None:
     """Seven entries of the kernel list of flashinfer-cubin 0.6.13."""
-    family = Family(
+    family = CubinFamily(
         qk=qk, vo=vo, mla=qk != vo, sparse=False, q_dtype=dtype, kv_dtype=dtype, o_dtype="bf16", page_size=64
     )
     assert family.shared_memory(tile, np.array(keeps), np.array(mode), persistent, width, pair) == size

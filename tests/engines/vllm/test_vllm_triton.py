@@ -52,7 +52,7 @@ def test_llama_70b_on_eight_gpus_has_one_unsplit_block():
      (4097, 16, 272, 17), (17, 2, 16, 1)],
 )  # fmt: skip
 def test_rounding_to_tiles_kills_splits(keys, live, split_keys, last):
-    """Case 9 (vLLM reduce_segments source): a split is whole tiles, so L 257 leaves 9 of 16 splits live."""
+    """vLLM reduce_segments source: a split is whole tiles, so L 257 leaves 9 of 16 splits live."""
     splits = plan(LLAMA_8B, dc.Batch.uniform(1, keys)).splits
     start, end = splits.keys[0][-1]
     assert (splits.launched, splits.live[0], end - start) == (16, live, last)
@@ -70,7 +70,7 @@ def test_scratch_of_the_partial_states():
 
 
 def test_cliff_above_eight_requests():
-    """Case 1 (vLLM issue 48076): 16 KV heads split up to B 8 with 2048 live blocks; B 9 runs 144 unsplit ones."""
+    """vLLM issue 48076: 16 KV heads split up to B 8 with 2048 live blocks; B 9 runs 144 unsplit ones."""
     geo = dc.Geometry(16, 16, 128)
     below, above = (plan(geo, dc.Batch.uniform(batch, 65536)) for batch in (8, 9))
     assert (below.path, below.live_blocks, above.path, above.live_blocks) == ("3d", 2048, "2d", 144)
@@ -79,7 +79,7 @@ def test_cliff_above_eight_requests():
 
 
 def test_model_wide_kv_heads_send_gemma4_down_the_wrong_path():
-    """Case 2 (vLLM PR 54191): 4 model-wide KV heads against the layer's 1 turn 576 live blocks into 36."""
+    """vLLM PR 54191: 4 model-wide KV heads against the layer's 1 turn 576 live blocks into 36."""
     geo, batch = dc.Geometry(8, 1, 512), dc.Batch.uniform(36, 220_000)
     wrong, right = plan(geo, batch, model_kv_heads=4, capture_sizes=None), plan(geo, batch, capture_sizes=None)
     assert (wrong.path, wrong.stage1.grid, wrong.live_blocks) == ("2d", (54, 1), 36)
@@ -96,7 +96,7 @@ def test_model_wide_kv_heads_send_gemma4_down_the_wrong_path():
      (64, 2)],
 )  # fmt: skip
 def test_threshold_snaps_to_the_nearest_capture_size(kv_heads, threshold):
-    """Case 4 (vLLM PR 28306): 128 // KV heads becomes the nearest default capture size, the smaller one at a tie."""
+    """vLLM PR 28306: 128 // KV heads becomes the nearest default capture size, the smaller one at a tie."""
     found = plan(dc.Geometry(kv_heads * 2, kv_heads, 128), dc.Batch.uniform(1, 4096))
     assert found.detail.threshold == threshold
 
@@ -109,7 +109,7 @@ def test_threshold_without_full_graphs_is_not_snapped():
 
 
 def test_graph_padding_keeps_the_path_and_adds_dead_rows():
-    """Case 6 (vLLM source): 9 requests replay the graph of 16 on the split path, 17 the graph of 24 unsplit."""
+    """vLLM source: 9 requests replay the graph of 16 on the split path, 17 the graph of 24 unsplit."""
     nine = plan(LLAMA_8B, dc.Batch.uniform(9, 4096), padded_num_seqs="auto")
     assert (nine.path, nine.detail.num_seqs, nine.stage1.grid[0], nine.live_blocks) == ("3d", 16, 20, 9 * 8 * 16)
     assert (nine.merge.grid, nine.merge.live_blocks) == ((16, 32), 9 * 32)
@@ -125,14 +125,14 @@ def test_padding_below_the_batch_is_refused():
 
 @pytest.mark.parametrize(("q_len", "path"), [(4, "3d"), (5, "3d"), (8, "3d"), (9, "2d")])
 def test_drafts_are_verified_on_the_split_path(q_len, path):
-    """Case 7 (vLLM PR 46724): with scratch made for drafts, up to 8 query tokens split; 9 do not."""
+    """vLLM PR 46724: with scratch made for drafts, up to 8 query tokens split; 9 do not."""
     found = plan(LLAMA_8B, dc.Batch.uniform(4, 4096, q_len), num_speculative_tokens=q_len - 1)
     assert found.path == path
     assert found.gate("query_len").passed == (path == "3d")
 
 
 def test_drafts_without_speculative_scratch_run_out_of_rows():
-    """Case 7 (vLLM PR 46724): without speculation scratch has 16 rows, so B 4 with 5 tokens is unsplit."""
+    """vLLM PR 46724: without speculation scratch has 16 rows, so B 4 with 5 tokens is unsplit."""
     found = plan(LLAMA_8B, dc.Batch.uniform(4, 4096, 5))
     assert (found.path, found.gate("scratch_rows").passed, found.gate("threshold").passed) == ("2d", False, True)
     assert "20 query tokens > 16 scratch rows" in found.gate("scratch_rows").reason
@@ -140,13 +140,13 @@ def test_drafts_without_speculative_scratch_run_out_of_rows():
 
 
 def test_older_versions_never_split_drafts():
-    """Case 7 (vLLM before PR 46724): 2D for any query longer than 1."""
+    """vLLM before PR 46724: 2D for any query longer than 1."""
     for version in ("0.32.0", "0.27", "0.13.0", "0.12.0"):
         assert plan(LLAMA_8B, dc.Batch.uniform(1, 4096, 2), version=version, num_speculative_tokens=1).path == "2d"
 
 
 def test_packed_int4_caches_split_single_queries_only():
-    """Case 7 (vLLM int4_per_token_head.py): the INT4 launcher has its own gate and a kernel of its own."""
+    """vLLM int4_per_token_head.py: the INT4 launcher has its own gate and a kernel of its own."""
     kv = dc.KvCache(dtype="int4")
     single = plan(LLAMA_8B, dc.Batch.uniform(4, 4096), kv=kv)
     assert (single.path, single.stage1.name) == ("3d", "_attn_packed")
@@ -156,7 +156,7 @@ def test_packed_int4_caches_split_single_queries_only():
 
 
 def test_non_causal_masks_split_single_queries_only():
-    """Case 7 (vLLM unified_attention): a non-causal mask sends several query tokens down the 2D path."""
+    """vLLM unified_attention: a non-causal mask sends several query tokens down the 2D path."""
     options = {"causal": False, "num_speculative_tokens": 3}
     assert plan(LLAMA_8B, dc.Batch.uniform(4, 4096, 4), **options).path == "2d"
     assert plan(LLAMA_8B, dc.Batch.uniform(4, 4096), **options).path == "3d"
@@ -166,7 +166,7 @@ def test_non_causal_masks_split_single_queries_only():
 
 
 def test_large_heads_are_tuned_on_data_center_blackwell():
-    """Case 7 (vLLM tuned large-head path): D 256 and several tokens on SM100: 32 rows, tile 128, 8 warps, 2D."""
+    """vLLM tuned large-head path: D 256 and several tokens on SM100: 32 rows, tile 128, 8 warps, 2D."""
     batch, geo = dc.Batch.uniform(2, 4096, 4), dc.Geometry(16, 8, 256)
     b200 = plan(geo, batch, gpu=dc.load_gpu("b200"), num_speculative_tokens=3)
     assert (b200.path, b200.block_rows, b200.detail.block_q, b200.tile_keys) == ("2d", 32, 16, 128)
@@ -178,14 +178,14 @@ def test_large_heads_are_tuned_on_data_center_blackwell():
 
 
 def test_few_scratch_rows_bound_the_split_path():
-    """Case 10 (vLLM PR 36374): max_num_seqs below the threshold bounds the scratch, and so the split path."""
+    """vLLM PR 36374: max_num_seqs below the threshold bounds the scratch, and so the split path."""
     found = plan(LLAMA_8B, dc.Batch.uniform(6, 4096), max_num_seqs=4, capture_sizes=None)
     assert (found.path, found.detail.scratch_rows) == ("2d", 4)
     assert "6 query tokens > 4 scratch rows" in found.gate("scratch_rows").reason
 
 
 def test_fixed_grid_launches_blocks_that_exit():
-    """Case 41 (vLLM PRs 28673, 29020): 28/4 heads, B 36: 54 query blocks for 36 with work."""
+    """vLLM PRs 28673, 29020: 28/4 heads, B 36: 54 query blocks for 36 with work."""
     found = plan(dc.Geometry(28, 4, 128), dc.Batch.uniform(36, 4096))
     assert (found.path, found.stage1.grid, found.live_blocks) == ("2d", (54, 4), 36 * 4)
     assert (found.block_rows, found.live_rows) == (16, 7)
@@ -196,7 +196,7 @@ def test_fixed_grid_launches_blocks_that_exit():
     [(188, 8, 1), (188, 4, 2), (188, 2, 5), (188, 1, 11), (170, 8, 1), (170, 4, 2), (170, 2, 5), (170, 1, 10)],
 )
 def test_idle_sm120_gets_64_segments(sms, kv_heads, most):
-    """Case 43 (vLLM source): 64 segments while B <= (SMs - 1) // (16 KV heads), on SM120 only, from 0.32 on."""
+    """vLLM source: 64 segments while B <= (SMs - 1) // (16 KV heads), on SM120 only, from 0.32 on."""
     gpu = dc.load_gpu("h100-sxm").with_(sm_count=sms, compute_capability=(12, 0))
     geo = dc.Geometry(8 * kv_heads, kv_heads, 128)
     at_most, above = (plan(geo, dc.Batch.uniform(batch, 32768), gpu=gpu) for batch in (most, most + 1))
@@ -208,7 +208,7 @@ def test_idle_sm120_gets_64_segments(sms, kv_heads, most):
 
 
 def test_groups_above_sixteen_widen_the_block():
-    """Case 44 (vLLM PR 23424): granite 48/1 has 64 rows and a grid of (2, 1, 16) with 16 live; Falcon 71/1 128 rows."""
+    """vLLM PR 23424: granite 48/1 has 64 rows and a grid of (2, 1, 16) with 16 live; Falcon 71/1 128 rows."""
     granite = plan(dc.Geometry(48, 1, 128), dc.Batch.uniform(1, 4096))
     assert (granite.block_rows, granite.detail.block_q) == (64, 1)
     assert (granite.stage1.grid, granite.live_blocks) == ((2, 1, 16), 16)
@@ -220,14 +220,14 @@ def test_groups_above_sixteen_widen_the_block():
     ("head_dim", "keys", "window", "working"), [(64, 8192, 128, 1), (64, 8192 + 128, 128, 1), (128, 20000, 1024, 2)]
 )
 def test_splits_outside_the_window_are_live_but_idle(head_dim, keys, window, working):
-    """Case 64 (vLLM PRs 47188, 44584): splits cut the full length; all stay live, one or two see the window."""
+    """vLLM PRs 47188, 44584: splits cut the full length; all stay live, one or two see the window."""
     found = plan(dc.Geometry(8, 1, head_dim, window=window), dc.Batch.uniform(1, keys))
     assert (found.splits.live, found.splits.working) == ((16,), (working,))
     assert found.keys_read[0] <= window + found.tile_keys
 
 
 def test_window_that_straddles_a_split_boundary_keeps_two_working():
-    """Case 64 (vLLM source): L 4097, window 128: the last split holds 17 keys, the window reaches the one before."""
+    """vLLM source: L 4097, window 128: the last split holds 17 keys, the window reaches the one before."""
     found = plan(dc.Geometry(8, 1, 64, window=128), dc.Batch.uniform(1, 4097))
     assert found.splits.keys[0][-1] == (4080, 4097)
     assert found.splits.working == (2,)
@@ -241,7 +241,7 @@ def test_version_0_13_walked_segments_outside_the_window():
 
 
 def test_head_dim_96_is_padded_in_scratch_not_in_the_cache():
-    """Case 78 (openvino PR 33454): D 96 runs in 128 lanes; partial states are allocated padded, cache bytes are not."""
+    """openvino PR 33454: D 96 runs in 128 lanes; partial states are allocated padded, cache bytes are not."""
     geo = dc.Geometry(32, 32, 96)
     found = plan(geo, dc.Batch.uniform(1, 2048))
     assert (found.detail.head_dim_padded, found.state_values) == (128, 98)
@@ -251,7 +251,7 @@ def test_head_dim_96_is_padded_in_scratch_not_in_the_cache():
 
 @pytest.mark.parametrize(("page_size", "use"), [(1, 16), (8, 16), (24, 32)])
 def test_pages_must_be_a_multiple_of_sixteen(page_size, use):
-    """Case 84 (vLLM issues 41339, 42510): other page sizes stop the start-up; they are not a slow path."""
+    """vLLM issues 41339, 42510: other page sizes stop the start-up; they are not a slow path."""
     with pytest.raises(dc.GateError, match=f"page size {page_size} is not a multiple of 16; use {use}") as refused:
         plan(LLAMA_8B, dc.Batch.uniform(1, 128), kv=dc.KvCache(page_size=page_size))
     assert refused.value.code == "page_size"
@@ -268,7 +268,7 @@ def test_allocator_pages_must_hold_whole_kernel_pages():
 
 
 def test_batch_invariant_mode_never_splits():
-    """Case 95 (vLLM issue 50603): batch-invariant Llama-8B at B 1 keeps 8 of 132 SMs busy."""
+    """vLLM issue 50603: batch-invariant Llama-8B at B 1 keeps 8 of 132 SMs busy."""
     found = plan(LLAMA_8B, dc.Batch.uniform(1, 4096), batch_invariant=True)
     assert (found.path, found.stage1.grid, found.live_blocks, found.determinism) == ("2d", (1, 8), 8, "invariant")
     assert plan(LLAMA_8B, dc.Batch.uniform(1, 4096), batch_invariant=True, version="0.15.1").path == "3d"

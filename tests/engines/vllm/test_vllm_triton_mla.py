@@ -27,7 +27,7 @@ def plan(geo, batch, *, version="0.33.0", gpu=H100, kv=None, **options):
      (H100, 163_840, 264), (A100, 131_072, 216)],
 )  # fmt: skip
 def test_split_count_follows_the_length(gpu, keys, splits):
-    """Case 14 (vLLM PR 50629): next power of two of L // 512, at most twice the SMs (not a power of two)."""
+    """vLLM PR 50629: next power of two of L // 512, at most twice the SMs (not a power of two)."""
     found = plan(DEEPSEEK_TP8, dc.Batch.uniform(1, keys), gpu=gpu)
     assert (found.splits.launched, found.splits.requested) == (splits, (splits,))
     assert found.gate("sm_cap").passed == (splits < 2 * gpu.sm_count)
@@ -35,7 +35,7 @@ def test_split_count_follows_the_length(gpu, keys, splits):
 
 @pytest.mark.parametrize(("keys", "scratch_mb", "kv_mb"), [(8192, 34, 604), (131_072, 538, 9664)])
 def test_split_count_ignores_the_batch(keys, scratch_mb, kv_mb):
-    """Case 14 (vLLM PR 50629): 64 requests are split like one, so partial states grow to 34 MB and 538 MB."""
+    """vLLM PR 50629: 64 requests are split like one, so partial states grow to 34 MB and 538 MB."""
     one, many = (plan(DEEPSEEK_TP8, dc.Batch.uniform(batch, keys)) for batch in (1, 64))
     assert many.splits.launched == one.splits.launched
     assert many.scratch_bytes == 64 * 16 * many.splits.launched * 513 * 4
@@ -44,7 +44,7 @@ def test_split_count_ignores_the_batch(keys, scratch_mb, kv_mb):
 
 
 def test_older_versions_always_cut_in_four():
-    """Case 16 (ktransformers issue 804): 8 blocks at B 1 with 128 heads become 32, 24 % of an H100's SMs."""
+    """ktransformers issue 804: 8 blocks at B 1 with 128 heads become 32, 24 % of an H100's SMs."""
     found = plan(DEEPSEEK, dc.Batch.uniform(1, 8192), version="0.19.1")
     assert (found.unsplit_blocks, found.stage1.grid, found.live_blocks) == (8, (1, 8, 4), 32)
     assert found.live_blocks / H100.sm_count == pytest.approx(0.24, abs=0.005)
@@ -53,7 +53,7 @@ def test_older_versions_always_cut_in_four():
 
 
 def test_batch_invariant_mode_takes_one_split_and_still_merges():
-    """Case 95 (vLLM source): one split in batch-invariant mode; the merge kernel runs all the same."""
+    """vLLM source: one split in batch-invariant mode; the merge kernel runs all the same."""
     found = plan(DEEPSEEK, dc.Batch.uniform(4, 8192), batch_invariant=True)
     assert (found.splits.launched, found.determinism, found.merge.grid) == (1, "invariant", (4, 128))
     assert plan(DEEPSEEK, dc.Batch.uniform(4, 8192), version="0.19.1", batch_invariant=True).splits.launched == 1

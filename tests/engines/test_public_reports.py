@@ -32,7 +32,7 @@ def bytes_read(plan: dc.LaunchPlan) -> int:
 
 
 def test_cap_of_eight_costs_a_third_of_a_millisecond_a_layer() -> None:
-    """Case 18 (sgl-project/sglang PR 21775): 48.35 against 113.23 tok/s over 36 layers is 329 µs a layer; at 32 K the
+    """sgl-project/sglang PR 21775: 48.35 against 113.23 tok/s over 36 layers is 329 µs a layer; at 32 K the
     cap of 8 leaves 64 blocks on 132 SMs, the proposed max(8, np2(SMs // 4)) = 64 gives 512."""
     step = dc.Batch.uniform(1, 32_768)
     capped = dc.plan("sglang-triton", LLAMA_8B, step, gpu="h100-sxm")
@@ -43,7 +43,7 @@ def test_cap_of_eight_costs_a_third_of_a_millisecond_a_layer() -> None:
 
 
 def test_sparse_mla_of_one_token_is_one_block() -> None:
-    """Case 35 (vLLM PR 54929): GLM-5.2 with 8 heads per rank over its top 2048 keys launches one block of 170 SMs; 16
+    """vLLM PR 54929: GLM-5.2 with 8 heads per rank over its top 2048 keys launches one block of 170 SMs; 16
     to 32 splits of 64 to 128 keys are what the fix measured as fastest, and a 2048-key step has that many tiles."""
     layer = dc.Geometry(8, 1, 576, 512, mla=True)
     alone = unsplit(layer, dc.Batch.uniform(1, 2048), "rtx5090")
@@ -54,7 +54,7 @@ def test_sparse_mla_of_one_token_is_one_block() -> None:
 
 
 def test_one_workgroup_walks_all_keys_at_a_tenth_of_a_terabyte() -> None:
-    """Case 37 (ROCm/aiter PR 4794): grid (KV heads, batch) = (1, 1) on 256 compute units reads 16.8 MB in 169 µs."""
+    """ROCm/aiter PR 4794: grid (KV heads, batch) = (1, 1) on 256 compute units reads 16.8 MB in 169 µs."""
     found = unsplit(dc.Geometry(8, 1, 128), dc.Batch.uniform(1, 32_768), "mi355x")
     assert (found.live_blocks, found.gpu.sm_count, found.s_star) == (1, 256, 256)
     assert bytes_read(found) == 16_777_216
@@ -62,7 +62,7 @@ def test_one_workgroup_walks_all_keys_at_a_tenth_of_a_terabyte() -> None:
 
 
 def test_a_cap_of_eight_splits_at_one_request() -> None:
-    """Case 38 (facebookexperimental/triton PR 2288): 64/8/64 at 8192 keys reads 16.8 MB: 34.7 µs is 0.483 TB/s, 55.9 µs
+    """facebookexperimental/triton PR 2288: 64/8/64 at 8192 keys reads 16.8 MB: 34.7 µs is 0.483 TB/s, 55.9 µs
     0.300; capped at 8 splits, 64 blocks stand against 256 compute units, which want 32."""
     layer, step = dc.Geometry(64, 8, 64), dc.Batch.uniform(1, 8192)
     found = dc.plan(
@@ -75,7 +75,7 @@ def test_a_cap_of_eight_splits_at_one_request() -> None:
 
 
 def test_the_cliff_is_found_from_the_plan() -> None:
-    """Case 1 (vLLM issue 48076, PR 47520): 16 KV heads split 8 requests into 2048 blocks and leave 9 at 144."""
+    """vLLM issue 48076, PR 47520: 16 KV heads split 8 requests into 2048 blocks and leave 9 at 144."""
     layer = dc.Geometry(64, 16, 128)
     below, above = (dc.plan("vllm-triton", layer, dc.Batch.uniform(b, 100_000)) for b in (8, 9))
     assert (below.path, below.live_blocks) == ("3d", 2048)
@@ -86,8 +86,8 @@ def test_the_cliff_is_found_from_the_plan() -> None:
 
 
 def test_tensor_parallel_mla_stores_the_latent_on_every_rank() -> None:
-    """Case 48 (vLLM issue 51454): 8 ranks keep 8 copies of 1152 bytes a key and layer; a model of 8 KV heads keeps one.
-    Case 52: 576 elements, because the value is a view of the key's first 512 (LMCache 688 counted 2 x 512)."""
+    """vLLM issue 51454: 8 ranks keep 8 copies of 1152 bytes a key and layer; a model of 8 KV heads keeps one.
+    A key has 576 elements, because the value is a view of the key's first 512 (LMCache 688 counted 2 x 512)."""
     cache = dc.KvCache()
     whole, shard = dc.load_model("deepseek-v3").shard(1), dc.load_model("deepseek-v3").shard(8)
     a_key = cache.bytes_per_key(shard.layer_groups[0].geometry)
@@ -97,7 +97,7 @@ def test_tensor_parallel_mla_stores_the_latent_on_every_rank() -> None:
 
 
 def test_hybrid_models_read_less_than_they_allocate() -> None:
-    """Case 57 (hf-mem 60, 61, 70, a vLLM log of 5.38 GiB for 78 384 tokens): gpt-oss-120b allocates 73 728 bytes a
+    """hf-mem 60, 61, 70, a vLLM log of 5.38 GiB for 78 384 tokens: gpt-oss-120b allocates 73 728 bytes a
     token, and reads 18 full layers of L keys and 18 of at most 128; gpt-oss-20b reads 3.0 GiB at 131 072 keys, not 6.0.
     The case's 983 040 bytes of gemma-4-31B are 60 layers alike; its 10 full layers have 4 heads of 512."""
     cache = dc.KvCache()
@@ -121,7 +121,7 @@ def test_hybrid_models_read_less_than_they_allocate() -> None:
 
 @pytest.mark.parametrize("engine", ["flash-attention-2", "flashinfer", "rocm-paged"])
 def test_kernels_without_sinks_do_not_ignore_them(engine: str) -> None:
-    """Case 66 (ROCm/rocm-libraries 12227): a sink may be counted once only. The ROCm kernel's gate turns such layers
+    """ROCm/rocm-libraries 12227: a sink may be counted once only. The ROCm kernel's gate turns such layers
     away, FlashAttention 2 refuses them; FlashInfer takes them in another kernel variant, with the same plan."""
     layer, step = dc.Geometry(64, 8, 64, sinks=True), dc.Batch.uniform(1, 4096)
     if engine == "flash-attention-2":
@@ -138,7 +138,7 @@ def test_kernels_without_sinks_do_not_ignore_them(engine: str) -> None:
 
 @pytest.mark.parametrize("head_dim", [72, 80, 88, 96, 224, 512])
 def test_unusual_head_dims(head_dim: int) -> None:
-    """Case 68 (vLLM 12656, 16808, 3359, 17219, 40677): the Triton backend takes any head dim from 32 on, padded to a
+    """vLLM 12656, 16808, 3359, 17219, 40677: the Triton backend takes any head dim from 32 on, padded to a
     power of two; the 2023 kernels a fixed list (80 and 96 are on it); FlashAttention stops at 256."""
     layer, step = dc.Geometry(32, 32, head_dim), dc.Batch.uniform(1, 1000)
     found = dc.plan("vllm-triton", layer, step)
@@ -151,7 +151,7 @@ def test_unusual_head_dims(head_dim: int) -> None:
 
 
 def test_mla_in_flashinfer_is_another_kernel() -> None:
-    """Cases 70 and 86 (FlashInfer 2745): its MLA kernels serve fixed head counts; this policy refuses instead of
+    """FlashInfer 2745: its MLA kernels serve fixed head counts; this policy refuses instead of
     guessing."""
     with pytest.raises(GateError, match="another kernel") as refused:
         dc.plan("flashinfer", DEEPSEEK_TP8, dc.Batch.uniform(1, 4096))
@@ -159,7 +159,7 @@ def test_mla_in_flashinfer_is_another_kernel() -> None:
 
 
 def test_fp8_caches_on_a_gpu_without_fp8_units() -> None:
-    """Case 75 (vLLM 49077, SGLang 18882): half the bytes did not make an A100 faster (301.8 to 483.9 µs). Half the
+    """vLLM 49077, SGLang 18882: half the bytes did not make an A100 faster (301.8 to 483.9 µs). Half the
     bytes is what we say; vLLM refuses the combination from 0.24 on, and before it runs with the same split rule."""
     step, cache = dc.Batch.uniform(1, 32_768), dc.KvCache("fp8")
     old = dc.plan("vllm-triton@0.23.0", LLAMA_8B, step, kv=cache, gpu="a100-sxm")
@@ -173,7 +173,7 @@ def test_fp8_caches_on_a_gpu_without_fp8_units() -> None:
 
 @pytest.mark.parametrize(("allocator", "kernel"), [(4192, 32), (2112, 64), (2112, 32)])
 def test_block_tables_are_as_wide_as_kernel_pages(allocator: int, kernel: int) -> None:
-    """Case 81 (vLLM 41037, 24486): Nemotron-3-Nano's allocator blocks hold 4192 (TP 1, 2) or 2112 keys (TP 4), the
+    """vLLM 41037, 24486: Nemotron-3-Nano's allocator blocks hold 4192 (TP 1, 2) or 2112 keys (TP 4), the
     kernel reads pages of 32 or 64: the table has one entry for each of those."""
     cache = dc.KvCache(page_size=kernel, allocator_page_size=allocator)
     found = dc.paging(dc.plan("vllm-triton", dc.Geometry(32, 2, 128), dc.Batch.uniform(1, 2 * allocator), kv=cache))
@@ -186,7 +186,7 @@ def test_block_tables_are_as_wide_as_kernel_pages(allocator: int, kernel: int) -
     [("flashmla", 64, 128), ("vllm-triton-mla", 16, 24), ("vllm-triton-mla", 64, 8)],
 )
 def test_mla_page_sizes(engine: str, good: int, bad: int) -> None:
-    """Case 86 (FlashMLA, vLLM PR 14824): FlashMLA takes pages of 64 only, Triton MLA multiples of 16."""
+    """FlashMLA, vLLM PR 14824: FlashMLA takes pages of 64 only, Triton MLA multiples of 16."""
     step = dc.Batch.uniform(1, 4096)
     assert dc.plan(engine, DEEPSEEK_TP8, step, kv=dc.KvCache(page_size=good)).is_split
     with pytest.raises(GateError) as refused:
@@ -207,7 +207,7 @@ def test_mla_page_sizes(engine: str, good: int, bad: int) -> None:
     ],
 )
 def test_invariance_costs_most_of_the_gpu(engine: str, options: dict[str, Any], blocks: int) -> None:
-    """Case 95 (vLLM issue 50603): batch-invariant modes leave 8 blocks for the 132 SMs of an H100 at batch 1 of
+    """vLLM issue 50603: batch-invariant modes leave 8 blocks for the 132 SMs of an H100 at batch 1 of
     Llama-3-8B, and make a request's split the same in any batch."""
     alone = dc.plan(engine, LLAMA_8B, dc.Batch([8192]), **options)
     crowd = dc.plan(engine, LLAMA_8B, dc.Batch([8192, 300, 70_000, 8192]), **options)
@@ -218,7 +218,7 @@ def test_invariance_costs_most_of_the_gpu(engine: str, options: dict[str, Any], 
 
 
 def test_fixed_tiles_of_deterministic_sglang() -> None:
-    """Case 92 and the value table (sglang 0.5.10 and 0.5.23 sources): 256 keys a split in the Triton backend, 2048 in
+    """sglang 0.5.10 and 0.5.23 sources: 256 keys a split in the Triton backend, 2048 in
     FlashInfer's decode; the count grows with the request, the batch does not matter."""
     alone, crowd = dc.Batch([5000]), dc.Batch([5000, 90_000, 17])
     triton = [dc.plan("sglang-triton", LLAMA_8B, b, deterministic=True) for b in (alone, crowd)]
