@@ -28,11 +28,13 @@ class Facts:
     """Its name as people write it."""
     memory_rule: str
     """A key of MEMORY_RULES."""
-    memory_fraction: float
-    """The fraction where the command gives none."""
+    memory_fraction: Callable[[Any, int], float]
+    """The fraction where the command gives none, for a GPU and the number of ranks."""
     default_seqs: Callable[[Any], int]
     """Most sequences of a step where the command gives none, for a GPU."""
-    flags: Mapping[str, str]
+    seqs_are: str = "the default"
+    """What that number is: the server's default, or an assumption."""
+    flags: Mapping[str, str] = field(default_factory=dict)
     """How a quantity is set, with `{}` for its value."""
     smaller_cache: str | None = None
     """The flag that halves the cache."""

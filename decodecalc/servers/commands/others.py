@@ -110,7 +110,7 @@ def lmdeploy_values(read: Read, env: Mapping[str, str]) -> dict[str, Any]:
 TRTLLM_FACTS = Facts(
     title="TensorRT-LLM",
     memory_rule=SHARE_OF_FREE,
-    memory_fraction=0.9,
+    memory_fraction=lambda gpu, ranks: 0.9,
     default_seqs=lambda gpu: 2048,
     flags={
         "max_num_seqs": "--max_batch_size {}",
@@ -124,7 +124,7 @@ TRTLLM_FACTS = Facts(
 LLAMA_FACTS = Facts(
     title="llama.cpp",
     memory_rule=EXACT,
-    memory_fraction=1.0,
+    memory_fraction=lambda gpu, ranks: 1.0,
     default_seqs=lambda gpu: 1,
     flags={"max_num_seqs": "-np {}", "max_model_len": "-c {}"},
     smaller_cache="-ctk q8_0 -ctv q8_0",
@@ -133,7 +133,7 @@ LLAMA_FACTS = Facts(
 LMDEPLOY_FACTS = Facts(
     title="LMDeploy",
     memory_rule=SHARE_OF_FREE,
-    memory_fraction=0.8,
+    memory_fraction=lambda gpu, ranks: 0.8,
     default_seqs=lambda gpu: 128,
     flags={
         "max_num_seqs": "--max-batch-size {}",

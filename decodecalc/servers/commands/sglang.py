@@ -82,11 +82,21 @@ def values_of(read: Read, env: Mapping[str, str]) -> dict[str, Any]:
     return {**out, "settings": settings, "engine_options": options, "notes": notes}
 
 
+def default_fraction(gpu: Any, ranks: int) -> float:
+    """`mem_fraction_static` where none is given: what is held back for prefill chunks, graphs and the ranks, in MiB."""
+    capacity = (gpu.capacity_bytes or 80 << 30) / (1 << 20)
+    chunk = 2048 if capacity < 35 * 1024 else 4096 if capacity < 60 * 1024 else 8192 if capacity < 160 * 1024 else 16384
+    graphs = (8 if capacity < 20 * 1024 else 24 if capacity < 35 * 1024 else 256) if ranks < 4 else 512
+    held_back = 512 + chunk * 1.5 + graphs * 2 + ranks / 8 * 1024
+    return float(round(max(capacity - held_back, 0) / capacity, 3))
+
+
 FACTS = Facts(
     title="SGLang",
     memory_rule=SHARE_HELD_BACK,
-    memory_fraction=0.88,
+    memory_fraction=default_fraction,
     default_seqs=lambda gpu: 256,
+    seqs_are="assumed: the server derives it from the tokens that fit",
     flags={
         "max_num_seqs": "--max-running-requests {}",
         "max_model_len": "--context-length {}",

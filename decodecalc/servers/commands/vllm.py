@@ -130,7 +130,7 @@ def default_seqs(gpu: Any) -> int:
 FACTS = Facts(
     title="vLLM",
     memory_rule=SHARE_OF_TOTAL,
-    memory_fraction=0.92,
+    memory_fraction=lambda gpu, ranks: 0.92,
     default_seqs=default_seqs,
     flags={
         "max_num_seqs": "--max-num-seqs {}",
