@@ -20,6 +20,7 @@ from decodecalc.units import parse_counts
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
+    from decodecalc.servers.policies import Place
 
 DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2560", "llama3-8b"
 MAX_SCENARIOS = 100_000
@@ -111,7 +112,7 @@ def resolve_engines(name: str | None, default: str) -> list[str]:
 
 def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[str]) -> dict[str, Any]:
     """Engine options from NAME=VALUE pairs and the common flags."""
-    from decodecalc.engines import load_policies
+    from decodecalc.engines.registry import engine_names, load_policies, split_version
 
     out: dict[str, Any] = {}
     for text in opts:
@@ -120,12 +121,31 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
             raise InputError(f"--opt {text[:40]!r}: write NAME=VALUE, for example --opt max_num_seqs=256")
         out[name.strip().replace("-", "_")] = value
     if batch_invariant:
-        modes = [policy.traits.invariant_option for policy, _ in load_policies(engines)]
+        known = [name for name in engines if split_version(name)[0] in (*engine_names(), "all")]
+        modes = [policy.traits.invariant_option for policy, _ in load_policies(known)]
         found = dict(mode for mode in modes if mode is not None)
+        if len(known) < len(engines):
+            return out  # a server's own mode, which its answer knows
         if not found:
             raise InputError(f"--batch-invariant: {', '.join(engines)} has no such mode")
         out = {**found, **out}
     return out
+
+
+def resolve_place(values: dict[str, Any], layers: Layers, gpu: Gpu, kv: KvCache) -> Place:
+    """What servers' choices depend on."""
+    from decodecalc.servers import architecture_of
+    from decodecalc.servers.policies import Place
+
+    return Place(
+        groups=layers.layer_groups,
+        gpu=gpu,
+        kv=kv,
+        tp=layers.tp,
+        architecture=architecture_of(layers.model) if layers.model is not None else None,
+        batch_invariant=bool(values["batch_invariant"]),
+        eager=bool(values.get("eager")),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +166,8 @@ class Request:
         lines = [f"{name} on {s.gpu.name} ({s.gpu.sm_count} SMs), {kv}"]
         if self.defaults:
             lines.append("defaults: " + ", ".join(self.defaults))
+        for option, engines in s.does_not_apply().items():
+            lines.append(f"option {option} does not apply to {', '.join(engines)}")
         return lines + [f"warning: {w}" for w in self.layers.warnings]
 
 
@@ -153,14 +175,20 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     """The whole request behind the scenario options."""
     layers = resolve_layers(values)
     gpu, kv, batches = resolve_gpu(values["gpu"]), resolve_kv(values), resolve_batches(values)
+    server = values.get("server")
     engines = resolve_engines(values["engine"], default_engine)
-    options = resolve_opts(values["opts"], values["batch_invariant"], engines)
-    scenarios = make_scenarios(layers.layer_groups, batches, engines, gpu, kv, options, layers.model_kv_heads)
+    if server is not None and values["engine"] is None and default_engine != "all":
+        engines = []  # the server's own choice stands in for the default
+    options = resolve_opts(values["opts"], values["batch_invariant"], engines or [server])
+    place = resolve_place(values, layers, gpu, kv)
+    scenarios = make_scenarios(
+        layers.layer_groups, batches, engines, gpu, kv, options, layers.model_kv_heads, server=server, place=place
+    )
     inputs: dict[str, Any] = {
         "model": layers.label,
         "tp": layers.tp,
         "gpu": gpu.name,
-        "engines": engines,
+        "engines": engines or [server],
         "kv_dtype": kv.dtype,
         "page_size": kv.page_size,
         "options": options,
@@ -182,6 +210,6 @@ def _defaults_used(values: dict[str, Any], default_engine: str) -> tuple[str, ..
         used.append(f"gpu {DEFAULT_GPU}")
     if values["seq_lens"] is None:
         used += [f"{key} {d}" for key, d in (("batch", DEFAULT_BATCH), ("context", DEFAULT_CONTEXT)) if not values[key]]
-    if values["engine"] is None:
+    if values["engine"] is None and values.get("server") is None:
         used.append(f"engine {default_engine}")
     return tuple(used)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import engine_names, load_policies, out_of_scope, with_sparse_engines
+from decodecalc.engines.registry import engine_names, out_of_scope, with_sparse_engines
 from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
@@ -16,6 +16,7 @@ from decodecalc.models import LayerGroup
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
+    from decodecalc.servers.policies import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Scenarios:
 
     options: engine options; each engine takes those it has, and every one must belong to some engine.
     model_kv_heads: the model-wide KV-head count of the rank, for engines whose rule looks at it. excluded: (engine,
-    code, reason) of those that `all` left out because they serve other layers or other GPUs.
+    code, reason) of those that `all` left out because they serve other layers or other GPUs. place: what servers'
+    choices depend on, for the marks of a table. first: (engine, version) of those that the asked server runs.
     """
 
     layer_groups: tuple[LayerGroup, ...]
@@ -60,12 +62,23 @@ class Scenarios:
     options: Mapping[str, Any] = field(default_factory=dict)
     model_kv_heads: int | None = None
     excluded: tuple[tuple[str, str, str], ...] = ()
+    place: Place | None = None
+    first: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         known = {name for policy, _ in self.engines for name in policy.option_names()}
         for name in self.options:
             if name not in known:
                 raise UnknownNameError("engine option", name, known, "see `decodecalc engines NAME`")
+
+    def does_not_apply(self) -> dict[str, list[str]]:
+        """Options given, each with the chosen engines that have no such option."""
+        out: dict[str, list[str]] = {}
+        for name in self.options:
+            without = [policy.name for policy, _ in self.engines if name not in policy.option_names()]
+            if without:
+                out[name] = list(dict.fromkeys(without))
+        return out
 
     def options_of(self, policy: Policy) -> dict[str, Any]:
         """The options that this engine has, with the model-wide KV-head count where its rule asks for it."""
@@ -116,11 +129,22 @@ def make_scenarios(
     kv: KvCache,
     options: Mapping[str, Any] | None = None,
     model_kv_heads: int | None = None,
+    *,
+    server: str | None = None,
+    place: Place | None = None,
 ) -> Scenarios:
-    """Scenarios from engine names (`name`, `name@version` or `all`)."""
+    """Scenarios from engine names (`name`, `name@version` or `all`) and names of servers and their backends.
+
+    server: a server (`name` or `name@release`) whose own choice comes first. place: what that choice depends on, and
+    whether plans are those of CUDA graphs; graph plans on one rank where it is not given.
+    """
+    from decodecalc.servers.policies import Place, policies_named
+
     if not batches:
         raise InputError("no batches: give --batch and --context, or --seq-lens")
     geometries = [group.geometry for group in layer_groups]
+    where = place or Place(groups=tuple(layer_groups), gpu=gpu, kv=kv)
+    first = [] if server is None else policies_named(server, where)
     chosen: list[str] = []
     excluded: list[tuple[str, str, str]] = []
     for spec in engines:
@@ -133,13 +157,18 @@ def make_scenarios(
                 chosen.append(name)
             else:
                 excluded.append((name, *why))
+    served = dict.fromkeys((policy.name, policy.version(version).name) for policy, version in first)
+    policies = [pair for spec in chosen for pair in policies_named(spec, where)]
+    others = [(policy, version) for policy, version in policies if (policy.name, policy.version(version).name) not in served]
     return Scenarios(
         tuple(layer_groups),
         tuple(batches),
-        tuple(load_policies(chosen)),
+        (*first, *others),
         gpu,
         kv,
         dict(options or {}),
         model_kv_heads,
         tuple(excluded),
+        where,
+        tuple(served),
     )

@@ -14,6 +14,7 @@ from decodecalc.errors import DecodecalcError
 
 # Command -> (module under decodecalc.cli, one-line help shown without importing it).
 COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("serve", "What a serve command runs, costs and fits, and what to change."),
     "grid": ("grid", "The launch: path, grid, live blocks, SM coverage, splits, gates."),
     "segments": ("segments", "Every split's key range, request by request."),
     "merge": ("merge", "Partial-state traffic of the merge against the KV bytes."),
@@ -22,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "One layer of one decode step, from inputs to bytes, step by step."),
     "predict": ("predict", "How long the attention takes, with its terms and an interval."),
     "choose": ("choose", "The split count that is fastest, and what each engine's rule costs."),
+    "kv": ("kv", "Bytes of the KV cache, and how many sequences fit on a GPU."),
+    "step": ("step", "Attention beside a floor for the rest of a decode step."),
     "sweep": ("sweep", "Millions of scenarios to CSV, Parquet or JSON lines."),
     "plot": ("plot", "Figures: occupancy, splits, segments, waves, roofline, latency, …"),
     "calibrate": ("calibrate", "Measure this GPU's parameters of the time model."),

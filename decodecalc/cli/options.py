@@ -45,7 +45,9 @@ batch_options = _stack(
     click.option("--q-len", default="1", show_default=True, help="Query tokens per request (speculative: up to 8)."),
 )
 engine_options = _stack(
-    click.option("--engine", "-e", default=None, help="Engines, comma-separated, name or name@version; or all."),
+    click.option("--engine", "-e", default=None, help="Engines or servers' names for them (name@version), or all."),
+    click.option("--server", default=None, help="A server, or server@release: what it runs by itself comes first."),
+    click.option("--eager", is_flag=True, help="Plan without CUDA graphs. [default: as under graphs]"),
     click.option("--opt", "opts", multiple=True, metavar="NAME=VALUE", help="An engine's own option (repeatable)."),
     click.option("--batch-invariant", is_flag=True, help="Each engine's batch-invariant / deterministic mode."),
 )

@@ -280,6 +280,9 @@ class _Regrets:
     def _flag_times(self, policy: Policy, version: str | None) -> tuple[tuple[str, float], ...]:
         """The engine's flag at FLAG_COUNTS, each with the time it gives."""
         setting = policy.traits.split_setting
+        graph = policy.traits.graph_option
+        if policy.traits.graph_setting is not None and graph is not None and policy.preset.get(graph[0]) == graph[1]:
+            setting = policy.traits.graph_setting
         if setting is None or policy.name == BUNDLED:
             return ()
         longest = self.batch.max_seq_len

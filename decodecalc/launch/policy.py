@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -55,6 +56,29 @@ class Policy:
     rule: ClassVar[str] = ""
     split_flag: ClassVar[str | None] = None
     traits: ClassVar[Traits] = Traits()
+    preset: Mapping[str, Any] = {}
+    """Options that stand in where a caller gives none: those of a server (`configured`)."""
+    preset_page: int | None = None
+    """Keys of a page that a server imposes on the kernel, whatever the cache's layout says; None leaves the layout."""
+
+    def configured(self, options: Mapping[str, Any], page_size: int | None = None) -> Policy:
+        """This policy as a server runs it: with these options where a caller gives none, and on pages of this size."""
+        own = copy.copy(self)
+        own.preset = {**self.preset, **options}
+        own.preset_page = page_size or self.preset_page
+        return own
+
+    def graph_options(self, version: PolicyVersion) -> Mapping[str, Any]:
+        """Options that stand for decode steps in CUDA graphs, in this version; empty where graphs change nothing."""
+        return {} if self.traits.graph_option is None else dict([self.traits.graph_option])
+
+    def eager_options(self, version: PolicyVersion) -> Mapping[str, Any]:
+        """Options that stand for decode steps without CUDA graphs, where the defaults have them."""
+        return {} if self.traits.eager_option is None else dict([self.traits.eager_option])
+
+    def cache_of(self, kv: KvCache) -> KvCache:
+        """The cache as the kernel sees it: on the pages that a server imposes."""
+        return kv if self.preset_page in (None, kv.page_size) else replace(kv, page_size=self.preset_page)
 
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
@@ -76,7 +100,7 @@ class Policy:
     ) -> tuple[Batches, Launches]:
         """`launches` for a layer that may be sparse, and the batches as its kernel sees them."""
         self.check_layer(geo)
-        seen = batches.seen_by(geo)
+        seen, kv = batches.seen_by(geo), self.cache_of(kv)
         return seen, self.launches(geo, seen, kv, gpu, options, version)
 
     def version(self, name: str | None = None) -> PolicyVersion:
@@ -100,7 +124,7 @@ class Policy:
         """Those of the given options that this engine has. model_kv_heads: the model-wide KV-head count of the rank,
         for engines whose rule looks at it; an option given under that name comes first."""
         own = self.option_names()
-        taken = {name: value for name, value in given.items() if name in own}
+        taken = {name: value for name, value in {**self.preset, **given}.items() if name in own}
         if model_kv_heads is not None and "model_kv_heads" in own:
             taken.setdefault("model_kv_heads", model_kv_heads)
         return taken
@@ -119,7 +143,7 @@ class Policy:
         GateError (`sparse_layer`) for a sparse layer where the engine reads whole sequences only.
         """
         self.check_layer(geo)
-        batch = batch.seen_by(geo)
+        batch, kv = batch.seen_by(geo), self.cache_of(kv)
         chosen = self.version(version)
         opts = (
             options if isinstance(options, EngineOptions) else self.options_type.from_mapping(self.name, options or {})

@@ -52,6 +52,8 @@ class Traits:
     """Names that servers use for this engine's kernel in their own options, for example `TRITON_ATTN`."""
     split_setting: SplitSetting | None = None
     """The setting that fixes the split count; None where no setting does."""
+    graph_setting: SplitSetting | None = None
+    """The setting of a server that bounds the split count under CUDA graphs; None where that is `split_setting`."""
     invariant_option: tuple[str, object] | None = None
     """The option of our policy, and its value, that stands for the engine's reproducible mode."""
     by_hand_option: str | None = None
@@ -62,6 +64,17 @@ class Traits:
     """The scheduler kernel serves all layers of a step, so that a layer's time does not hold it."""
     partition: Partition = field(default_factory=Partition)
     """How the bundled kernel is told the engine's cuts."""
+    graph_option: tuple[str, object] | None = None
+    """The option of our policy, and its value, that stands for decode steps in CUDA graphs; None where graphs change
+    nothing, or where the policy's defaults already are a server with graphs."""
+    eager_option: tuple[str, object] | None = None
+    """The option, and its value, that stands for a server without graphs, where the defaults have them."""
+    replay_option: tuple[str, object] | None = None
+    """The option, and its value, that stands for the padding of a step to the captured batch that is replayed."""
+    longest_option: str | None = None
+    """The option that takes the longest length that a server allows, where a captured launch follows that length."""
+    longest_in_pages: bool = False
+    """Whether that option counts pages instead of keys."""
     sparse: bool = False
     """The kernel reads gathered lists: it plans sparse layers, and `Batches` then counts the entries of the lists."""
 

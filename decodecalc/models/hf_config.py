@@ -96,6 +96,7 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         layer_types=words,
         weights=weights_of(fields, words, groups),
         states=states_of(fields, words),
+        hidden_size=fields.count("hidden", quiet=True),
         shared_layers=shared_layers,
     )
 

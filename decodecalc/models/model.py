@@ -143,6 +143,8 @@ class Model(Shown):
     """The matrices by kind; None where the configuration does not state their shapes."""
     states: States | None = field(default=None, repr=False)
     """Recurrent states of the layers without softmax attention; None without such layers, or without their sizes."""
+    hidden_size: int | None = field(default=None, repr=False)
+    """Width of the residual stream; None where the configuration does not state it."""
     shared_layers: frozenset[int] = field(default=frozenset(), repr=False)
     """Layers that read the cache of earlier ones and store no keys of their own."""
 

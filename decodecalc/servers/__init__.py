@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decodecalc.servers.layers import architecture_of, question_of, resolve_layers
+from decodecalc.servers.layers import architecture_of, question_of, resolve_layers, settings_of_model
 from decodecalc.servers.libraries import Libraries, libraries_of
 from decodecalc.servers.question import Layer, MlaDims, Question, SglangSettings, VllmSettings
 from decodecalc.servers.registry import SERVERS, resolve
@@ -25,4 +25,5 @@ __all__ = [
     "question_of",
     "resolve",
     "resolve_layers",
+    "settings_of_model",
 ]

@@ -60,6 +60,13 @@ def settings_of(server: str, values: Mapping[str, Any]) -> VllmSettings | Sglang
     return kind(**values) if kind else None
 
 
+def settings_of_model(server: str, model: Model) -> dict[str, Any]:
+    """What a server's settings take from the model: its architecture, where the server's rules look at it."""
+    kind = _SETTINGS.get(server)
+    asks = kind is not None and any(f.name == "architecture" for f in fields(kind))
+    return {"architecture": architecture_of(model)} if asks else {}
+
+
 def kv_words(server: str, kv: KvCache | str | None, dtype: str = "bfloat16") -> str:
     """A cache type as `--kv-cache-dtype` spells it; `auto` where the cache has the model's own type."""
     if kv is None:

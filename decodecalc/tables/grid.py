@@ -33,10 +33,13 @@ def grid_table(request: Request) -> Table:
         else:
             cases.append(item.case)
             rows.append(_row(item))
+    _mark_defaults(request, rows)
     if len(s.engines) > 1:
-        ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], -pair[1]["sm_coverage"]))
+        ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], not pair[1]["asked"], -pair[1]["sm_coverage"]))
         rows = [r for _, r in ranked]
     notes = list(NOTES)
+    if any(r["default_of"] for r in rows):
+        notes.append("default of: servers whose newest release runs this engine here by itself.")
     notes += _flips(request) if len(s.engines) <= 2 else []
     if len(set(cases)) == 1:
         notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
@@ -48,6 +51,19 @@ def grid_table(request: Request) -> Table:
 
 def _mark(gate: dict[str, Any]) -> str:
     return "yes, " if gate["passed"] else "no, "
+
+
+def _mark_defaults(request: Request, rows: list[dict[str, Any]]) -> None:
+    """Say in every row which servers run its engine by themselves, and whether --server asked for it."""
+    from decodecalc.servers.policies import marks
+
+    s = request.scenarios
+    found = marks(s.place) if s.place is not None else {}
+    first = set(s.first)
+    for r in rows:
+        own = found.get((r["layer_group"], r["engine"]), [])
+        r["default_of"] = [m.title if m.version == r["version"] else f"{m.title} (@{m.version})" for m in own]
+        r["asked"] = (r["engine"], r["version"]) in first
 
 
 def _same(values: tuple[int, ...]) -> int | list[int]:
@@ -181,6 +197,9 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         return summary(value) if isinstance(value, list) else cell(value)
 
     columns = [Column("engine", "engine", align="left", rank=0)]
+    columns += [Column("asked", "", lambda v: "<-" if v else "", align="left")] if any(r["asked"] for r in rows) else []
+    marked = any(r["default_of"] for r in rows)
+    columns += [Column("default_of", "default of", lambda v: ", ".join(v), align="left")] if marked else []
     columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
     columns += [Column("batch", "batch"), Column("context", "keys")]
     columns += [Column("q_len", "q")] if varies("q_len") else []

@@ -17,6 +17,7 @@ vllm/v1/attention/backends/flash_attn.py of the 0.33.0 wheel. Grids and blocks s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -396,10 +397,19 @@ class FlashAttention3(Policy):
     )
     options_type = FlashAttention3Options
     split_flag = "num_splits"
+
+    def graph_options(self, version: PolicyVersion) -> Mapping[str, Any]:
+        """The bound is vLLM's: upstream leaves the count to its rule under graphs too."""
+        return {} if version.rules.cuda_graph_bound is None else super().graph_options(version)
+
     traits = Traits(
         server_names=("fa3",),
         split_setting=SplitSetting("num_splits={splits}", "num_splits_arg"),
+        graph_setting=SplitSetting(
+            "--attention-config.flash_attn_max_num_splits_for_cuda_graph {splits}", "max_num_splits_for_cuda_graph"
+        ),
         invariant_option=("batch_invariant", True),
+        graph_option=("cuda_graph", True),
         partition=Partition(rule=COUNTS),
     )
     rule = (

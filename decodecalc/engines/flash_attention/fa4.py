@@ -16,6 +16,7 @@ vllm/v1/attention/backends/flash_attn.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -166,8 +167,13 @@ class FlashAttention4(Policy):
         split_setting=SplitSetting("num_splits={splits}", "num_splits_arg"),
         invariant_option=("num_splits_arg", 1),
         by_hand_option="num_splits_arg",
+        graph_option=("cuda_graph", True),
         partition=Partition(rule=COUNTS),
     )
+
+    def graph_options(self, version: PolicyVersion) -> Mapping[str, Any]:
+        """The bound is vLLM's: the wheel leaves the count to its rule under graphs too."""
+        return {} if version.rules.cuda_graph_bound is None else super().graph_options(version)
 
     def config(
         self,

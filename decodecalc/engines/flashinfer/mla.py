@@ -88,7 +88,9 @@ class FlashInferMla(Policy):
     title = "FlashInfer MLA paged attention (plan/run, fa2 and fa3)"
     word_for_split = "chunk"
     options_type = FlashInferMlaOptions
-    traits = Traits(server_names=("flashinfer",), partition=Partition(rule=SIZE, unit_keys=1))
+    traits = Traits(
+        server_names=("flashinfer",), graph_option=("cuda_graph", True), partition=Partition(rule=SIZE, unit_keys=1)
+    )
     versions = (
         PolicyVersion(
             "0.7.4", "flashinfer-python 0.7.4: attention/scheduler.cuh, mla.cuh, mla/", ("0.7.4", "0.7.4"), _V074

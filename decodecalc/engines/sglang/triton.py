@@ -70,6 +70,7 @@ class SglangTriton(Policy):
         server_names=("triton",),
         split_setting=SplitSetting("--triton-attention-num-kv-splits {splits}", "max_kv_splits_arg"),
         invariant_option=("deterministic", True),
+        longest_option="max_context_len",
         schedules_once_a_step=True,  # get_num_kv_splits runs in init_forward_metadata, before the first layer
         partition=Partition(rule=COUNTS, unit_keys=32),  # MIN_BLOCK_KV of decode_attention.py
     )

@@ -100,6 +100,8 @@ class VllmTriton(Policy):
     traits = Traits(
         server_names=("TRITON_ATTN",),
         invariant_option=("batch_invariant", True),
+        eager_option=("capture_sizes", None),
+        replay_option=("padded_num_seqs", "auto"),
         time_kernels=("vllm-triton-2d", "vllm-triton-3d"),
         partition=Partition(rule=COUNT, pads_grid=True),
     )

@@ -93,6 +93,8 @@ class VllmTritonDiffKv(VllmTriton):
     traits = Traits(
         server_names=("TRITON_ATTN_DIFFKV",),
         invariant_option=("batch_invariant", True),
+        eager_option=("capture_sizes", None),
+        replay_option=("padded_num_seqs", "auto"),
         partition=Partition(rule=COUNT, pads_grid=True),
     )
 

@@ -138,6 +138,7 @@ class VllmTritonMla(Policy):
     traits = Traits(
         server_names=("TRITON_MLA",),
         invariant_option=("batch_invariant", True),
+        longest_option="captured_max_len",
         partition=Partition(rule=COUNT, unit_keys=1),
     )
 

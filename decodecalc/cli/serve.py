@@ -1,0 +1,76 @@
+"""`decodecalc serve`: what a serve command runs, costs and fits."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from decodecalc.cli.options import gpu_option, output_options
+from decodecalc.cli.output import emit, write_text
+from decodecalc.errors import InputError
+from decodecalc.request import resolve_gpu
+from decodecalc.units import parse_count, parse_counts
+
+MAX_BYTES = 1 << 20
+
+
+@click.command(
+    "serve",
+    epilog="Example:  decodecalc serve 'vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 8 --max-num-seqs 64' --gpu h100",
+)
+@click.argument("command", metavar="COMMAND|FILE|-")
+@gpu_option
+@click.option("--server-version", default=None, help="The server's release. [default: the image's, or the newest known]")
+@click.option("--model", "-m", default=None, help="Zoo name or config.json, where the command names a path.")
+@click.option("--context", "-c", default=None, help="Tokens of a sequence. [default: 8k, or the most the server takes]")
+@click.option("--batch", "-b", default=None, help="Sequences to show: 1,8,64. [default: one, some, all]")
+@click.option("--reserve-gib", type=float, default=2.0, show_default=True, help="Working memory beside weights and cache.")
+@click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
+@click.option("--verbose", "-v", is_flag=True, help="Every reason for and against every backend, with the source.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write a self-contained page as well.")
+@output_options
+def command(command: str, format_: str, output: str | None, html: str | None, verbose: bool, **values: Any) -> None:
+    """Read a serve command and say what runs, what it costs, what fits and what to change.
+
+    COMMAND is the command itself in quotes, a file that holds it (a shell script, a docker-compose file or a Kubernetes
+    manifest), or - for standard input.
+    """
+    from decodecalc.cost.load import load_calibration
+    from decodecalc.servers.commands import read_command
+    from decodecalc.serving import serve
+    from decodecalc.tables.serve import serve_page, serve_table
+
+    gpu = resolve_gpu(values["gpu"])
+    if not 0 <= values["reserve_gib"] < 1 << 20:
+        raise InputError(f"--reserve-gib must not be negative, not {values['reserve_gib']}")
+    found = serve(
+        read_command(_text(command)),
+        gpu=gpu,
+        version=values["server_version"],
+        model=values["model"],
+        context=parse_count(values["context"], "--context") if values["context"] else None,
+        batches=parse_counts(values["batch"], "--batch", 100) if values["batch"] else None,
+        calibration=load_calibration(values["calibration"], gpu),
+        reserve_bytes=int(values["reserve_gib"] * (1 << 30)),
+    )
+    if html is not None:
+        write_text(serve_page(found), html)
+    emit(serve_table(found, verbose), format_, output)
+
+
+def _text(command: str) -> str:
+    """The command's text: standard input, a file's content, or the words themselves."""
+    if command == "-":
+        return sys.stdin.read(MAX_BYTES)
+    if len(command) < 4096 and " " not in command.strip():
+        path = Path(command)
+        if path.is_file():
+            from decodecalc.files import read_bounded
+
+            return read_bounded(path, MAX_BYTES, str(path)).decode("utf-8", errors="replace")
+        if path.suffix in (".sh", ".yaml", ".yml", ".txt") or "/" in command:
+            raise InputError(f"no such file: {command[:100]}")
+    return command

@@ -1,0 +1,35 @@
+"""`decodecalc step`: attention beside a floor for the rest of a decode step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from decodecalc.cli.options import output_options, scenario_options
+from decodecalc.cli.output import emit
+from decodecalc.errors import UnknownNameError
+from decodecalc.request import resolve
+
+
+@click.command("step", epilog="Example:  decodecalc step --model llama3.1-70b --tp 8 --gpu h200 --batch 1,16,64 --context 8k")
+@scenario_options
+@click.option("--weights", "stored", default=None, help="How linear layers are stored: fp8, int4, nvfp4, …")
+@click.option("--expert-ranks", type=click.IntRange(1, 4096), default=None, help="Ranks that divide routed experts.")
+@click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
+@output_options
+def command(
+    format_: str,
+    output: str | None,
+    stored: str | None,
+    expert_ranks: int | None,
+    calibration: str | None,
+    **values: Any,
+) -> None:
+    """How much of a decode step attention is: its time beside a floor for everything else."""
+    from decodecalc.models.weights import LINEAR_BYTES
+    from decodecalc.tables.step import step_table
+
+    if stored is not None and stored not in LINEAR_BYTES:
+        raise UnknownNameError("storage of weights", stored, LINEAR_BYTES)
+    emit(step_table(resolve(values), calibration, stored, expert_ranks), format_, output)

@@ -1,0 +1,157 @@
+"""Policies as a server runs them: its options, its pages, its release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from decodecalc.engines.registry import engine_names, load_policies, load_policy, split_version
+from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.intmath import cdiv
+from decodecalc.kvcache import KvCache
+from decodecalc.launch.policy import Policy
+from decodecalc.models import LayerGroup
+from decodecalc.servers.commands.facts import facts_of
+from decodecalc.servers.layers import question_of
+from decodecalc.servers.names import SGLANG_NAMES, VLLM_NAMES, ServerName, server_name
+from decodecalc.servers.registry import SERVERS, resolve
+from decodecalc.servers.resolution import Resolution
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
+
+# Servers whose automatic choice a table of engines marks.
+MARKED = ("vllm", "sglang")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a server's choice depends on beside its own settings."""
+
+    groups: Sequence[LayerGroup]
+    """Layer groups of one rank."""
+    gpu: Gpu
+    """The GPU."""
+    kv: KvCache
+    """The cache; its pages are the server's choice."""
+    tp: int = 1
+    """Ranks that divide the heads."""
+    architecture: str | None = None
+    """The configuration's architecture, for servers that look at it."""
+    batch_invariant: bool = False
+    """The server's reproducible mode."""
+    eager: bool = False
+    """The server runs without CUDA graphs."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the server."""
+
+    def settings(self, server: str) -> dict[str, Any]:
+        """The settings of one server that stand for this place."""
+        if server == "vllm":
+            graphs = {"cudagraph_mode": "NONE"} if self.eager else {}
+            return {"batch_invariant": self.batch_invariant, **graphs, **self.extra}
+        if server == "sglang":
+            own = {"architecture": self.architecture, "tp_size": self.tp, "deterministic": self.batch_invariant}
+            return {**own, **self.extra}
+        return dict(self.extra)
+
+
+def answers(server: str, version: str | None, place: Place, backend: str | None = None) -> tuple[Resolution, ...]:
+    """The server's answer for every layer group. A layer that no server question describes raises InputError."""
+    settings = place.settings(server)
+    return tuple(
+        resolve(server, version, question_of(server, group, place.gpu, place.kv, backend=backend, **settings))
+        for group in place.groups
+    )
+
+
+def as_policy(
+    answer: Resolution, *, max_model_len: int | None = None, eager: bool = False, options: Mapping[str, Any] | None = None
+) -> tuple[Policy, str | None]:
+    """The policy and version that plan an answer, with the options that follow from the server.
+
+    max_model_len: the longest sequence that the server allows, where launches under graphs follow it. options: further
+    ones, of which the engine takes those it has. GateError where the server does not start, InputError where no policy
+    plans its kernel.
+    """
+    backend = answer.need_backend()
+    if answer.engine is None:
+        kernel = f" ({answer.kernel})" if answer.kernel else ""
+        raise InputError(f"{answer.server} {answer.version} runs {backend}{kernel} here, for which there is no policy")
+    policy = load_policy(answer.engine)
+    traits, own = policy.traits, policy.option_names()
+    preset: dict[str, Any] = {}
+    if traits.replay_option is not None and not eager:
+        preset.update([traits.replay_option])
+    if traits.eager_option is not None and eager:
+        preset.update([traits.eager_option])
+    if traits.longest_option is not None and max_model_len is not None and not eager:
+        pages = cdiv(max_model_len, answer.kernel_page_size or 1)
+        preset[traits.longest_option] = pages if traits.longest_in_pages else max_model_len
+    preset.update(answer.options)
+    preset.update({name: value for name, value in (options or {}).items() if name in own})
+    return policy.configured(preset, answer.kernel_page_size), answer.engine_version
+
+
+def policies_named(spec: str, place: Place) -> list[tuple[Policy, str | None]]:
+    """What a word of `--engine` stands for: an engine (`name`, `name@version`), a server, or a server's backend.
+
+    A backend may run another kernel on another kind of layer: there is then one policy for each.
+    UnknownNameError for a word that is none of these.
+    """
+    name, version = split_version(spec)
+    if name in engine_names():
+        return [_with_graphs(policy, asked, place.eager) for policy, asked in load_policies([spec])]
+    found = server_name(spec)
+    if found is None:
+        raise UnknownNameError("engine", spec, [*engine_names(), *SERVERS, *VLLM_NAMES, *SGLANG_NAMES])
+    return server_policies(found, place)
+
+
+def server_policies(name: ServerName, place: Place) -> list[tuple[Policy, str | None]]:
+    """The policies that a server, or one backend of it, runs for the layer groups, without repetition."""
+    out: dict[Any, tuple[Policy, str | None]] = {}
+    for answer in answers(name.server, name.version, place, name.backend):
+        policy, version = as_policy(answer, eager=place.eager)
+        key = (policy.name, version, tuple(sorted(policy.preset.items(), key=str)), policy.preset_page)
+        out.setdefault(key, (policy, version))
+    return list(out.values())
+
+
+def _with_graphs(policy: Policy, version: str | None, eager: bool) -> tuple[Policy, str | None]:
+    chosen = policy.version(version)
+    options = policy.eager_options(chosen) if eager else policy.graph_options(chosen)
+    return (policy.configured(options) if options else policy), version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """That a server runs an engine by itself."""
+
+    server: str
+    """The server."""
+    title: str
+    """Its name as people write it."""
+    version: str
+    """The engine's version that it runs."""
+
+
+def marks(place: Place) -> dict[tuple[str, str], list[Mark]]:
+    """Which servers run an engine by themselves: (layer group, engine) -> marks, for the servers' newest releases.
+
+    A server that does not run the layer, or whose kernel has no policy, marks nothing.
+    """
+    out: dict[tuple[str, str], list[Mark]] = {}
+    for server in MARKED:
+        for group in place.groups:
+            try:
+                question = question_of(server, group, place.gpu, place.kv, **place.settings(server))
+                answer = resolve(server, None, question)
+            except InputError:
+                continue
+            if answer.refused is None and answer.engine is not None:
+                version = load_policy(answer.engine).version(answer.engine_version).name
+                mark = Mark(server=server, title=facts_of(server).title, version=version)
+                out.setdefault((group.name, answer.engine), []).append(mark)
+    return out

@@ -1,0 +1,273 @@
+"""`serve` on one screen: a sentence, the launches by batch, the memory, and what to change."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from decodecalc.analysis.occupancy import occupancy
+from decodecalc.cost.step import REST_SLACK
+from decodecalc.servers.resolution import Resolution
+from decodecalc.serving import Launch, Load, Serving
+from decodecalc.tables.html import Details, Section, page
+from decodecalc.tables.table import Column, Table, grid_text, percent, summary
+from decodecalc.units import human_bytes, human_seconds
+
+WIDTH, LEAD, MOST_NOTES = 100, 10, 4
+
+
+def serve_table(found: Serving, verbose: bool = False) -> Table:
+    """One row for every batch and layer group; json holds the whole answer beside them, under `inputs`."""
+    rows = [row for load in found.loads for row in _rows(load, found)]
+    inputs: dict[str, Any] = {"answer": sentence(found), **found.to_dict()}
+    heading = [*_wrapped(None, sentence(found)), "", *_what(found)]
+    if verbose:
+        heading += [line for one in found.layers for line in _chain(one.group.name, one.answer, len(found.layers))]
+    return Table("serve", inputs, rows, _columns(rows) if rows else (), heading, _below(found, verbose))
+
+
+def sentence(found: Serving) -> str:
+    """The answer in one sentence."""
+    refused = found.refused
+    who = f"{found.facts.title} {found.layers[0].answer.version}"
+    gpus = found.command.gpus
+    where = f"{gpus} x {found.gpu.name}" if gpus > 1 else found.gpu.name
+    if refused is not None:
+        return f"{who} does not start on {where} with this command: {refused.refused}."
+    runs = _runs(found)
+    text = f"{who} on {where} decodes with {runs}"
+    if found.memory.available is not None and found.memory.available <= 0:
+        return f"{text}; the weights do not fit on {'these GPUs' if gpus > 1 else 'this GPU'}."
+    full, fitting = found.full, found.fitting
+    if full is not None and full.attention is not None:
+        text += (
+            f"; attention takes {human_seconds(full.attention.total_s)} of a step at batch {full.batch} "
+            f"and {full.context} keys"
+        )
+    if fitting is not None:
+        limit = found.max_num_seqs
+        fit = f"all {limit} sequences fit" if fitting >= limit else f"{fitting} of {limit} sequences fit"
+        text += f", and {fit}"
+    return f"{text}."
+
+
+def _runs(found: Serving) -> str:
+    kinds = {}
+    for one in found.layers:
+        answer = one.answer
+        kernel = f" ({answer.kernel})" if answer.kernel and answer.kernel != answer.backend else ""
+        kinds.setdefault(f"{answer.backend}{kernel}", []).append(one.group.name)
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return " and ".join(f"{name} for {', '.join(groups)} layers" for name, groups in kinds.items())
+
+
+def _line(name: str, text: str) -> list[str]:
+    return _wrapped(name, text)
+
+
+def _wrapped(name: str | None, text: str) -> list[str]:
+    lead = f"{name:<{LEAD}}" if name is not None else ""
+    return textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False)
+
+
+def _what(found: Serving) -> list[str]:
+    command, first = found.command, found.layers[0]
+    geo = first.group.geometry
+    degrees = [
+        f"{name} {value}"
+        for name, value in (("TP", command.tp), ("DP", command.dp), ("PP", command.pp), ("DCP", command.dcp))
+        if value > 1
+    ]
+    heads = f"{geo.q_heads} query and {geo.kv_heads} KV head{'s' if geo.kv_heads > 1 else ''} a rank"
+    parts = [" ".join([found.model.name, *degrees]), heads, f"{found.model.attention_layers} attention layers"]
+    if found.memory.weights is not None:
+        parts.append(f"weights {human_bytes(found.memory.weights)} a GPU")
+    lines = _line("model", ", ".join(parts))
+    if found.refused is None:
+        lines += _line("backend", _backend(found))
+    return lines
+
+
+def _backend(found: Serving) -> str:
+    answer = found.layers[0].answer
+    how = "asked for by name" if answer.forced else "the server's own choice"
+    others = [c.name for c in answer.candidates if not c.valid]
+    parts = [f"{_runs(found)}: {how}"]
+    if answer.engine is not None:
+        version = f"@{answer.engine_version}" if answer.engine_version else ""
+        parts.append(f"planned as {answer.engine}{version}")
+    if answer.page_size is not None:
+        seen = answer.kernel_page_size
+        inner = f" (the kernel sees {seen})" if seen not in (None, answer.page_size) else ""
+        parts.append(f"pages of {answer.page_size} key{'s' if answer.page_size > 1 else ''}{inner}")
+    parts.append("no CUDA graphs" if found.command.eager else "CUDA graphs")
+    if others and not answer.forced:
+        parts.append(f"passed over {', '.join(others[:3])}{', …' if len(others) > 3 else ''} (-v says why)")
+    return ", ".join(parts)
+
+
+def _chain(group: str, answer: Resolution, groups: int) -> list[str]:
+    label = f"{group} layers: " if groups > 1 else ""
+    lines = [line for text in answer.chain() for line in _line("why", f"{label}{text}")]
+    return [*lines, *_line("source", answer.source)]
+
+
+def _rows(load: Load, found: Serving) -> list[dict[str, Any]]:
+    rows = [_row(load, launch, found) for launch in load.launches]
+    return rows or [_row(load, None, found)]
+
+
+def _row(load: Load, launch: Launch | None, found: Serving) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "batch": load.batch,
+        "context": load.context,
+        "fits": load.fits,
+        "layer_group": None,
+        "layers": None,
+        "engine": None,
+        "version": None,
+        "path": None,
+        "grid": None,
+        "live_blocks": None,
+        "sm_count": found.gpu.sm_count,
+        "sm_coverage": None,
+        "splits_launched": None,
+        "splits_live": None,
+        "layer_s": None,
+    }
+    if launch is not None:
+        o, plan = occupancy(launch.plan), launch.plan
+        live = plan.splits.live
+        row.update(
+            layer_group=launch.group.name,
+            layers=launch.group.layers,
+            engine=plan.engine,
+            version=plan.version,
+            path=plan.path,
+            grid=list(plan.stage1.grid),
+            live_blocks=o.live_blocks,
+            sm_coverage=o.sm_coverage,
+            splits_launched=plan.splits.launched,
+            splits_live=live[0] if len(set(live)) == 1 else list(live),
+            layer_s=None if load.attention is None and load.fits is False else launch.layer.total_s,
+        )
+    attention, floor = load.attention, load.floor
+    row.update(
+        attention_s=attention and attention.total_s,
+        attention_low_s=attention and attention.low_s,
+        attention_high_s=attention and attention.high_s,
+        rest_floor_s=floor and floor.total_s,
+        attention_share_low=None,
+        attention_share_high=None,
+    )
+    if attention is not None and floor is not None:
+        rest = floor.total_s
+        row["attention_share_high"] = attention.high_s / (attention.high_s + rest)
+        row["attention_share_low"] = attention.low_s / (attention.low_s + REST_SLACK * rest)
+    row["kv_bytes"] = found.cache.sequence_bytes(load.context) * load.batch
+    return row
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    groups = len({row["layer_group"] for row in rows}) > 1
+    return [
+        Column("batch", "batch", rank=0),
+        Column("context", "keys"),
+        *([Column("layer_group", "layers", align="left")] if groups else []),
+        Column("grid", "grid", grid_text, align="left", rank=0),
+        Column("live_blocks", "live blocks"),
+        Column("sm_coverage", "coverage", percent, rank=0),
+        Column("splits_live", "splits", lambda v: summary(v) if isinstance(v, list) else str(v)),
+        Column("layer_s", "a layer", human_seconds, rank=0),
+        Column("attention_s", "attention", human_seconds, rank=0),
+        Column("rest_floor_s", "rest, at least", human_seconds),
+        Column("kv_bytes", "KV", human_bytes),
+        Column("fits", "fits", lambda v: "yes" if v else "no", align="left", rank=0),
+    ]
+
+
+def _below(found: Serving, verbose: bool) -> list[str]:
+    lines = [*_memory(found), *_fits(found)]
+    if found.advice:
+        for index, advice in enumerate(found.advice):
+            lines += _line("change" if not index else "", f"{advice.flag}: {advice.why}")
+    elif found.refused is None:
+        lines += _line("change", "nothing that is known here makes it faster or fit more.")
+    share = _share(found)
+    lines += _line("time", f"{found.calibration.label}; L2 cold{share}")
+    if found.command.ignored:
+        lines += _line("ignored", " ".join(found.command.ignored))
+    shown = found.notes if verbose else found.notes[:MOST_NOTES]
+    for index, note in enumerate(shown):
+        lines += _line("note" if not index else "", note)
+    if len(shown) < len(found.notes):
+        lines += _line("", f"-v shows {len(found.notes) - len(shown)} more notes.")
+    return lines
+
+
+def _share(found: Serving) -> str:
+    full = found.full
+    if full is None or full.floor is None or full.attention is None:
+        return ""
+    low = full.attention.low_s / (full.attention.low_s + REST_SLACK * full.floor.total_s)
+    high = full.attention.high_s / (full.attention.high_s + full.floor.total_s)
+    return (
+        f"; attention is {100 * low:.0f} to {100 * high:.0f} % of a step at batch {full.batch} (the rest is a floor: "
+        "weights, states and exchanges)"
+    )
+
+
+def _memory(found: Serving) -> list[str]:
+    memory, cache = found.memory, found.cache
+    if found.refused is not None:
+        return []
+    each = f"{_token_bytes(cache.token_bytes)} a token and GPU"
+    if cache.state_bytes:
+        each += f", states {human_bytes(cache.state_bytes)} a sequence"
+    if memory.available is None or memory.total is None:
+        return _line("cache", each)
+    held = human_bytes(memory.weights or 0.0)
+    text = (
+        f"{human_bytes(memory.total)} at {memory.fraction:g} less weights {held} and about {human_bytes(memory.reserve)} "
+        f"of working memory leave {human_bytes(max(memory.available, 0.0))}; {each}"
+    )
+    return _line("memory", text)
+
+
+def _token_bytes(value: float) -> str:
+    return f"{value:.0f} B" if value < 10_000 else f"{value / 1000:.4g} kB"
+
+
+def _fits(found: Serving) -> list[str]:
+    available, fitting = found.memory.available, found.fitting
+    if found.refused is not None or available is None or fitting is None:
+        return []
+    if available <= 0:
+        return _line("fits", "the weights alone do not fit: the server stops at start-up")
+    limit, cache = found.max_num_seqs, found.cache
+    parts = []
+    if cache.keeps_every_token:
+        parts.append(f"{cache.tokens(available) * cache.context_ranks:,} tokens".replace(",", " "))
+    parts.append(f"{fitting} sequences of {found.context}")
+    given = "asked for" if found.command.max_num_seqs else found.facts.seqs_are
+    if fitting >= limit:
+        longest = min(cache.longest(available, limit), found.max_model_len or 1 << 24)
+        parts.append(f"all {limit} ({given}) fit, up to {longest} tokens each")
+    else:
+        parts.append(f"{limit} ({given}) do not: {limit - fitting} wait")
+    if found.max_model_len is not None and cache.sequences(available, found.max_model_len) == 0:
+        parts.append(f"not even one of {found.max_model_len} fits: the server refuses to start")
+    return _line("fits", ", ".join(parts))
+
+
+def serve_page(found: Serving) -> str:
+    """The answer as one self-contained HTML page."""
+    table = serve_table(found)
+    chain = [
+        Details(f"Why {one.answer.backend or 'it does not start'} ({one.group.name} layers)", one.answer.chain())
+        for one in found.layers
+    ]
+    changes = Details("What to change", [f"{a.flag}: {a.why}" for a in found.advice])
+    section = Section("", table, [*([changes] if found.advice else []), *chain])
+    return page(found.command.text, [section], verdict=sentence(found), passed=found.refused is None)
