@@ -1,4 +1,4 @@
-"""One decode step's work: how many keys and query tokens each request has."""
+"""The work of one decode step: how many keys and query tokens each request has."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Batch(Shown):
         object.__setattr__(self, "contexts", None if contexts is None else tuple(contexts))
 
     def seen_by(self, geometry: Geometry) -> Batch:
-        """The batch as the kernel of such a layer sees it: a sparse layer's has a list of entries for each request.
+        """The batch as the kernel of this layer sees it. For a sparse layer every request has a list of gathered
+        entries.
 
         >>> from decodecalc.geometry import Gather
         >>> Batch([5000]).seen_by(Geometry(16, 1, 576, 512, mla=True, gather=Gather(topk=2048))).seq_lens
@@ -83,7 +84,7 @@ class Batch(Shown):
 
     @property
     def max_q_len(self) -> int:
-        """Query tokens of the request that has most."""
+        """Most query tokens of any request."""
         return max(self.q_lens)
 
     @property
@@ -98,7 +99,7 @@ class Batch(Shown):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all requests are alike."""
+        """Whether all requests have equally many keys and query tokens."""
         return len(set(self.seq_lens)) == 1 and len(set(self.q_lens)) == 1
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a value stands in one cell of CSV text."""
+"""Writes values as cells of CSV text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 
 def csv_value(value: Any) -> Any:
-    """A value in one CSV cell: lists of numbers joined by x (grids), anything nested as JSON, None as empty."""
+    """A value in one CSV cell: numbers of a list are joined by x (grids), nested values become JSON, None becomes
+    empty."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Reading and writing files with care: inputs are bounded, outputs are whole or absent."""
+"""Reads files up to a limit, and writes files so that they are complete or absent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from decodecalc.errors import InputError
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str, what: str = "") -> None:
-    """Write a file beside its place and move it into place, so that a failure leaves no half file.
+    """Write a file next to its final place and then move it there, so that a failure leaves no half-written file.
 
-    what: how an error names the file, for example `calibration h200.json`; its path when empty. InputError when it
-    cannot be written.
+    `what` is how an error names the file, for example `calibration h200.json`; when it is empty, the error gives the
+    path. Raises InputError when the file cannot be written.
     """
     target = Path(path)
     part: str | None = None
@@ -33,12 +33,13 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str, what: str = "")
 
 
 def read_bounded(path: str | os.PathLike[str], most_bytes: int, what: str) -> bytes:
-    """The bytes of a file of at most `most_bytes`. InputError names `what` when it is missing, unreadable or larger."""
+    """The bytes of a file of at most `most_bytes`. Raises InputError, which names `what`, for a file that is missing,
+    unreadable or larger."""
     try:
         with open(path, "rb") as file:
             raw = file.read(most_bytes + 1)
     except (OSError, ValueError) as error:
-        raise InputError(f"{what}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{what} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > most_bytes:
-        raise InputError(f"{what}: larger than {most_bytes >> 20} MiB, the most that is read")
+        raise InputError(f"{what} is larger than {most_bytes >> 20} MiB, the limit for such files")
     return raw

@@ -24,7 +24,7 @@ def check_count(name: str, value: Any, low: int = 1, high: int = 1 << 40) -> int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """What scores the keys of a sparse layer: query heads against one cached key vector per entry (or a few)."""
+    """What scores the keys of a sparse layer: its query heads score one cached key vector of every entry (or a few)."""
 
     heads: int
     """Query heads of the indexer."""
@@ -46,10 +46,11 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
-    """Which cache entries a query token of a sparse layer reads: those of a list, and the keys just before it.
+    """Which cache entries a query token of a sparse layer reads: the entries of a list, and the keys just before the
+    token.
 
-    The list holds the entries that an indexer selects (or all, where there is none), out of the keys themselves or of a
-    compressed copy of them. Methods take and give ints or NumPy integer arrays.
+    The list holds the entries that an indexer selects, or every entry where there is no indexer. Entries are keys, or
+    rows of a compressed copy of the keys. Methods take ints or NumPy integer arrays and return the same.
 
     >>> Gather(topk=2048).keys(100_000)
     2048
@@ -58,19 +59,19 @@ class Gather:
     """
 
     topk: int | None = None
-    """Entries that are selected at most, in keys or compressed entries; None: every entry."""
+    """Most entries that are selected, in keys or compressed entries; None where every entry is read."""
     compress: int | None = None
-    """Keys behind one entry of the compressed copy that the list points into; None: it points at keys."""
+    """Keys behind one entry of the compressed copy that the list refers to; None where the list refers to keys."""
     window: int | None = None
-    """Nearest keys that are read beside the list, the query's own included."""
+    """Nearest keys that are read in addition to the list, the query's own included."""
     block: int = 1
     """Entries that are selected together."""
     tail: bool = False
-    """The last, incomplete block is read beside the selected ones."""
+    """Whether the last, incomplete block is read in addition to the selected ones."""
     per_kv_head: bool = False
-    """Every KV head has a list of its own; else one list serves all heads."""
+    """Whether every KV head has a list of its own; otherwise one list serves all heads."""
     indexer: Indexer | None = None
-    """What selects the entries; None where every entry is read or the list is another layer's."""
+    """What selects the entries; None where every entry is read or where the list is that of another layer."""
 
     def __post_init__(self) -> None:
         for name in ("topk", "compress", "window", "block"):
@@ -79,11 +80,11 @@ class Gather:
                 object.__setattr__(self, name, check_count(f"gather {name}", value))
 
     def candidates(self, context: Any) -> Any:
-        """Entries that the list is selected from."""
+        """Entries from which the list is selected."""
         return context // self.compress if self.compress else context
 
     def listed(self, context: Any) -> Any:
-        """Entries of the list that hold a key."""
+        """Entries of the list that refer to a key."""
         entries = self.candidates(context)
         if self.topk is None:
             return entries
@@ -91,22 +92,22 @@ class Gather:
         return entries - (entries > most) * (entries - most)
 
     def near(self, context: Any) -> Any:
-        """Keys that are read beside the list."""
+        """Keys that are read in addition to the list."""
         if self.window is None:
             return context * 0
         return context - (context > self.window) * (context - self.window)
 
     def keys(self, context: Any) -> Any:
-        """Cache entries that one query token reads: the list's and the nearest keys."""
+        """Cache entries that one query token reads: those of the list and the nearest keys."""
         return self.listed(context) + self.near(context)
 
     def indices(self, context: Any, kv_heads: int = 1) -> Any:
-        """Indices that say which entries they are: one for a block, in every list."""
+        """Indices that name these entries: one for each block of every list, and one for each of the nearest keys."""
         lists = kv_heads if self.per_kv_head else 1
         return -(-self.listed(context) // self.block) * lists + self.near(context)
 
     def index_entries(self, context: Any) -> Any:
-        """Index keys that the indexer reads for one request, over all its key heads; 0 without one."""
+        """Index keys that the indexer reads for one request, over all its key heads; 0 without an indexer."""
         if self.indexer is None:
             return context * 0
         return context // self.indexer.keys_per_entry * self.indexer.key_heads
@@ -155,7 +156,7 @@ class Geometry(Shown):
                 f"the same number of query heads"
             )
         if self.gather is not None and self.window is not None:
-            raise InputError("a gathered list has no window: give the nearest keys as the gather's own window")
+            raise InputError("a sparse layer has no window: give the nearest keys as the window of `gather`")
         if self.mla and self.head_dim_v > self.head_dim:  # type: ignore[operator]
             raise InputError("an MLA value is a view of its latent: head_dim_v cannot exceed head_dim")
 
@@ -184,7 +185,7 @@ class Geometry(Shown):
         return self.kv_heads * (self.head_dim if self.mla else self.head_dim + self.v_dim)
 
     def as_dense(self) -> Geometry:
-        """The same layer as if every key were read."""
+        """The same layer, planned as if every key were read."""
         return replace(self, gather=None)
 
     def to_dict(self) -> dict[str, Any]:

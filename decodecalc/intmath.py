@@ -1,4 +1,4 @@
-"""Integer arithmetic that every launch rule shares. All functions take Python ints or NumPy integer arrays."""
+"""Integer arithmetic that all launch rules use. The functions take Python ints or NumPy integer arrays."""
 
 from __future__ import annotations
 

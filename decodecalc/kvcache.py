@@ -9,7 +9,7 @@ from decodecalc.errors import UnknownNameError
 from decodecalc.geometry import Geometry, check_count
 from decodecalc.values import Shown
 
-# Bytes of one cache element. Block-scaled formats carry their scales: NVFP4 has one FP8 scale for 16 elements
+# Bytes of one cache element. Block-scaled formats include their scales: NVFP4 has one FP8 scale for 16 elements
 # (NVIDIA, "Introducing NVFP4"), MXFP4 one E8M0 scale for 32 (OCP Microscaling Formats 1.0, table 1).
 DTYPE_BYTES: dict[str, float] = {
     "fp32": 4.0,

@@ -1,4 +1,4 @@
-"""Conversions at the edge: what people type and what they read. Inside the package everything is SI."""
+"""Conversions between what people type or read and the SI units that the package uses inside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def parse_count(text: str, name: str = "value") -> int:
-    """A whole number with an optional binary suffix, as the field writes context lengths.
+    """A whole number with an optional binary suffix, which is how people write context lengths.
 
     >>> parse_count("2560"), parse_count("128k"), parse_count("1.5k")
     (2560, 131072, 1536)
@@ -28,7 +28,7 @@ def parse_count(text: str, name: str = "value") -> int:
 
 
 def parse_counts(text: str, name: str = "value", limit: int = 100_000) -> list[int]:
-    """A comma list of numbers and ranges: `1,4,16`, `1:256:x2` (times two), `1:64:1` (plus one, inclusive).
+    """Numbers and ranges joined by commas: `1,4,16`, `1:256:x2` (each is twice the one before), `1:64:1` (inclusive).
 
     >>> parse_counts("1:16:x2"), parse_counts("1:4,8"), parse_counts("2k")
     ([1, 2, 4, 8, 16], [1, 2, 3, 4, 8], [2048])
@@ -69,7 +69,7 @@ def _range(pieces: list[str], part: str, name: str, limit: int) -> list[int]:
 
 
 def parse_shard(text: str | None) -> tuple[int, int] | None:
-    """A share of the work, `3/8` as (3, 8); None is all of it.
+    """A share of the work: `3/8` as (3, 8); None stands for all of it.
 
     >>> parse_shard("3/8")
     (3, 8)

@@ -1,4 +1,4 @@
-"""What a GPU is: the bundled table, users' GPU files, and the live device (loaded when it is asked for)."""
+"""GPUs: the bundled table, GPU files of users, and the live device (which is read only when it is asked for)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live device: which entry of the table it is, and what the device knows better than the table."""
+"""Finds the entry of the table for the live device, and corrects it by what the device itself reports."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from decodecalc.errors import InputError, MissingDependencyError
 from decodecalc.gpus.gpu import Gpu
 from decodecalc.gpus.table import gpu_names, table_gpu
 
-# Driver names that several products share: there the memory size decides. Every Jetson Orin module prints "Orin";
-# Thor boards print "NVIDIA Thor" whatever the module.
+# Several products share these driver names, so the memory size decides. Every Jetson Orin module reports "Orin"; Thor
+# boards report "NVIDIA Thor" for every module.
 _SHARED_NAMES = frozenset({"orin", "thor"})
-# Names that the table lists although some of its values do not hold for them (NVIDIA RTX PRO whitepaper: Max-Q is
-# the same chip at 300 W and about 2288 MHz).
+# The table lists these names although some of its values do not hold for them (NVIDIA RTX PRO whitepaper: Max-Q is the
+# same chip at 300 W and about 2288 MHz).
 _CAVEATS = {
-    "rtx pro 6000 blackwell max-q workstation edition": "Max-Q runs at lower clocks than the Workstation Edition: "
-    "boost clock, matrix peaks and power of the table are too high",
+    "rtx pro 6000 blackwell max-q workstation edition": "Max-Q runs at lower clocks than the Workstation Edition, "
+    "so boost clock, matrix peaks and power of the table are too high",
 }
 _SAME_MEMORY = 0.15  # ECC, carve-outs and host settings move the reported size by about 7 % on one product
 _MIG = re.compile(r"\s+MIG\s+\S+$", re.IGNORECASE)
@@ -30,7 +30,7 @@ _PEAKS = (
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What a driver reports about a device. None where it does not say."""
+    """What a driver reports about a device. A field is None where it reports nothing."""
 
     name: str
     sm_count: int
@@ -62,7 +62,7 @@ def detect_gpu(index: int = 0) -> Gpu:
 
 
 def gpu_from_device(device: DeviceProperties) -> Gpu:
-    """The table's entry for a device, corrected by what the device reports; without an entry, only the latter."""
+    """The table's entry for a device, corrected by what the device reports; without an entry, only what it reports."""
     found = match_device(device.name, device.sm_count, device.memory_bytes, device.compute_capability, device.gfx)
     if found is not None:
         return found
@@ -95,11 +95,11 @@ def match_device(
     compute_capability: tuple[int, int] | None = None,
     gfx: str | None = None,
 ) -> Gpu | None:
-    """The table's entry for a driver's device name, or None; live SM count and memory win over the table.
+    """The table's entry for a driver's device name, or None. The live SM count and memory replace those of the table.
 
-    Names match exactly (the vendor's own word and a MIG suffix aside), because product names are prefixes and
-    substrings of one another: H20 of H200, B200 of GB200, L4 of L40 of L40S. A ROCm device without a telling name is
-    taken by architecture, compute units and memory when these single out one entry. What differs is in `warnings`.
+    Names must match exactly, apart from the vendor's own word and a MIG suffix, because product names contain one
+    another: H20 and H200, B200 and GB200, L4, L40 and L40S. A ROCm device whose name says nothing is recognised by
+    architecture, compute units and memory when these single out one entry. `warnings` says what differs.
     """
     bare = _MIG.sub("", name)
     entry = _exact(bare, memory_bytes) or _by_architecture(bare, sm_count, memory_bytes, gfx)
@@ -116,7 +116,8 @@ def match_device(
 
 
 def _plain(name: str) -> str:
-    """Case, spacing and the leading "NVIDIA" (which older drivers leave out) do not tell products apart."""
+    """The name without case, spacing and the leading "NVIDIA" (which older drivers leave out): these do not tell
+    products apart."""
     return " ".join(name.casefold().split()).removeprefix("nvidia ")
 
 
@@ -130,7 +131,7 @@ def _exact(name: str, memory_bytes: int | None) -> Gpu | None:
 
 
 def _by_architecture(name: str, sm_count: int | None, memory_bytes: int | None, gfx: str | None) -> Gpu | None:
-    """ROCm may print an empty or generic name: accept the one entry that fits everything else, if it is one."""
+    """The one entry that fits a ROCm device whose name is empty or generic; None where none or several fit."""
     if gfx is None or _plain(name) not in ("", "amd radeon graphics", "amd instinct"):
         return None
     isa = gfx.split(":")[0]
@@ -160,8 +161,9 @@ def _live_memory(gpu: Gpu, memory_bytes: int | None, mig: bool, notes: list[str]
 
 
 def _memory_slice(gpu: Gpu, memory_bytes: int, notes: list[str]) -> Gpu:
-    """A MIG instance owns whole memory slices (A100, H100: eighths, A30: quarters), each with its share of L2 and of
-    the memory controllers (NVIDIA MIG user guide, chapters "Concepts" and "Supported MIG Profiles")."""
+    """Scales the values to a MIG instance. An instance owns whole memory slices (eighths on A100 and H100, quarters on
+    A30), each with its share of L2 and of the memory controllers (NVIDIA MIG user guide, chapters "Concepts" and
+    "Supported MIG Profiles")."""
     eighths = max(1, min(8, round(8 * memory_bytes / (gpu.capacity_bytes or memory_bytes))))
     notes.append(f"MIG instance: bandwidth and L2 are taken as {eighths}/8 of the whole GPU's")
     changes: dict[str, Any] = {}
@@ -173,7 +175,8 @@ def _memory_slice(gpu: Gpu, memory_bytes: int, notes: list[str]) -> Gpu:
 
 
 def _live_sms(gpu: Gpu, sm_count: int | None, notes: list[str]) -> Gpu:
-    """The device is right about its SMs (MIG, power modes, engineering boards); peaks scale with them."""
+    """Takes the SM count of the device (MIG, power modes and engineering boards differ from the table) and scales the
+    peaks with it."""
     if sm_count is None or sm_count == gpu.sm_count:
         return gpu
     notes.append(f"the device has {sm_count} SMs, the table says {gpu.sm_count}: matrix peaks are scaled to match")
@@ -182,8 +185,8 @@ def _live_sms(gpu: Gpu, sm_count: int | None, notes: list[str]) -> Gpu:
 
 
 def _read_properties(props: Any) -> DeviceProperties:
-    """torch's device properties. HIP misreports LDS and registers per CU (ROCm 6: LDS times CUs, registers half), so
-    these are left out there."""
+    """The device properties that torch reports. HIP misreports LDS and registers per CU (in ROCm 6 LDS is multiplied by
+    the CUs and registers are halved), so these are left out there."""
     gfx = getattr(props, "gcnArchName", None) or None
     # CUDA builds of torch fill gcnArchName with the device name.
     gfx = gfx if gfx is not None and gfx.startswith("gfx") else None

@@ -1,4 +1,4 @@
-"""The fields of a GPU: unit, plausible range and meaning. One table drives validation, documentation and display."""
+"""The fields of a GPU: unit, plausible range and meaning. Validation, documentation and display all use this table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class FieldSpec(NamedTuple):
     high: float = 0
 
 
-# A range catches the units people paste from data sheets (GB/s, TFLOP/s, MHz, GB): its lower end is above any number
-# such a unit would give, and below any GPU that runs attention.
+# A range catches units that people copy from data sheets (GB/s, TFLOP/s, MHz, GB): its lower end is above any number
+# that such a unit would give, and below the value of any GPU that runs attention.
 _RATE = (1e9, 1e15)
 _FLOPS = (1e10, 1e18)
 _SIZE = (1 << 16, 1 << 50)
@@ -100,7 +100,8 @@ def _is_text(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A bad value for a message: short, and safe for what cannot be printed (huge integers, deep nesting)."""
+    """A bad value as a message shows it: short, and safe for values that cannot be printed (huge integers, deep
+    nesting)."""
     try:
         return repr(value)[:60]
     except (ValueError, RecursionError):
@@ -108,7 +109,7 @@ def shown(value: Any) -> str:
 
 
 def _number(spec: FieldSpec, value: Any, where: str) -> int | float:
-    """Whole kinds give an int (bytes may be written 80e9), the others a finite float."""
+    """The value as an int for whole kinds (bytes may be written as 80e9), and as a finite float for the others."""
     if not isinstance(value, bool):
         if hasattr(value, "__index__"):
             whole = int(value)

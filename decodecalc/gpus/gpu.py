@@ -21,8 +21,8 @@ class Peak(NamedTuple):
     """Why it is the peak of this dtype."""
 
 
-# The field of each dtype's peak, and the dtype that the maths runs in when the device has no such mode. A cache
-# format without a matrix mode of its own is dequantised to bf16 in registers, which is what the engines' kernels do.
+# The field of each dtype's peak, and the dtype in which the maths runs when the device has no such mode. A cache format
+# without a matrix mode of its own is dequantised to bf16 in registers, as the kernels of the engines do.
 _PEAK_FIELD = {
     "fp32": "fp32_flop_per_s",
     "bf16": "tensor_bf16_flop_per_s",
@@ -137,7 +137,7 @@ class Gpu(Shown):
 
     @property
     def is_hip(self) -> bool:
-        """An AMD device, driven through HIP."""
+        """Whether it is an AMD device, which is driven through HIP."""
         return self.vendor == "AMD" or self.gfx is not None
 
     @property
@@ -146,28 +146,30 @@ class Gpu(Shown):
         return self.compute_capability[0] * 10 + self.compute_capability[1] if self.compute_capability else None
 
     def is_sm(self, code: int) -> bool:
-        """Exactly this compute capability: `is_sm(100)` is true on B200 (10.0), not on B300 (10.3)."""
+        """Whether the device has exactly this compute capability: `is_sm(100)` is true on B200 (10.0), not on B300
+        (10.3)."""
         return self.sm == code
 
     def is_sm_family(self, code: int) -> bool:
-        """The same major compute capability: `is_sm_family(100)` is true on B200 and B300."""
+        """Whether the device has this major compute capability: `is_sm_family(100)` is true on B200 and B300."""
         return self.sm is not None and self.sm // 10 == code // 10
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Memory for capacity checks: what the driver reports, else the marketed size."""
+        """Memory for capacity checks: what the driver reports, otherwise the marketed size."""
         return self.memory_bytes if self.memory_usable_bytes is None else self.memory_usable_bytes
 
     @property
     def l2_total_bytes(self) -> int | None:
-        """All L2 of the device: on AMD the dies' private L2s together (shared data occupies each of them)."""
+        """L2 of the whole device. On AMD this is the sum over the dies, whose private L2s each hold a copy of shared
+        data."""
         if self.l2_bytes is None or not self.is_hip:
             return self.l2_bytes
         return None if self.l2_partitions is None else self.l2_bytes * self.l2_partitions
 
     @property
     def cache_bytes(self) -> int | None:
-        """Largest on-chip cache level between the SMs and memory: what a measurement has to overflow to be cold."""
+        """Size of the largest cache between the SMs and memory. A measurement must exceed it to read from memory."""
         known = [size for size in (self.l2_total_bytes, self.last_level_cache_bytes) if size is not None]
         return max(known) if known else None
 
@@ -182,7 +184,7 @@ class Gpu(Shown):
         return value
 
     def peak_flop_per_s(self, dtype: str = "bf16") -> Peak:
-        """Dense peak for maths on `dtype` operands: rate, the dtype whose peak it is, and why.
+        """Dense peak for maths on `dtype` operands: the rate, the dtype whose peak it is, and the reason.
 
         >>> Gpu("v", 80, tensor_fp16_flop_per_s=125e12, absent_tensor_modes=("bf16",)).peak_flop_per_s("bf16").dtype
         'fp16'
@@ -202,7 +204,7 @@ class Gpu(Shown):
         return Peak(None, dtype, why)
 
     def ridge_flop_per_byte(self, dtype: str = "bf16") -> float | None:
-        """Intensity where the roofline bends; None when a side of it is not known.
+        """Arithmetic intensity at the ridge of the roofline; None when one of its two sides is not known.
 
         >>> from decodecalc.gpus import load_gpu
         >>> round(load_gpu("h100-sxm").ridge_flop_per_byte("bf16"))

@@ -1,4 +1,4 @@
-"""From what a user names to a `Gpu`: a table name, a GPU file, or a `Gpu` itself."""
+"""Turns what a user names into a `Gpu`: a table name, a GPU file, or a `Gpu` itself."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def load_gpu(spec: str | os.PathLike[str] | Mapping[str, Any] | Gpu) -> Gpu:
 
 
 def _is_path(spec: str) -> bool:
-    """A path is what ends like a GPU file or has a directory in it; a driver name may hold a slash (MI250X/MI250)."""
+    """Whether the text is a path: it ends like a GPU file or has a directory in it. A driver name may hold a slash
+    (MI250X/MI250)."""
     if spec.lower().endswith((".json", ".toml")) or spec.startswith((".", "~", os.sep)):
         return True
     return any(sep in spec for sep in (os.sep, os.altsep) if sep) and not is_name(spec)
 
 
 def gpu_fields(spec: str | os.PathLike[str] | Mapping[str, Any] | Gpu) -> tuple[FieldInfo, ...]:
-    """Every field of a GPU with value, unit, source, confidence, note and the values of sources that disagree.
+    """Every field of a GPU with its value, unit, source, confidence and note, and the values of sources that disagree.
 
     Fields that a file or the live device supplied have confidence `given`.
     """
@@ -74,7 +75,7 @@ def _from_mapping(given: Mapping[str, Any], where: str, origin: str) -> Gpu:
     missing = [key for key in (_REQUIRED if base is None else ("name",)) if values.get(key) is None]
     if missing:
         hint = "" if base is not None else ' (or "base": a GPU to start from)'
-        raise InputError(f"{where}: {', '.join(missing)} missing{hint}")
+        raise InputError(f"{where}: {', '.join(missing)} must be given{hint}")
     try:
         if base is None:
             return Gpu(**values, origin=origin)

@@ -1,7 +1,7 @@
 """The bundled table: names, aliases, values, and where each value comes from.
 
-`data/gpus.json` holds the values and is read on the first look-up; `data/gpus_provenance.json` (source, confidence,
-note and disagreeing values per field) only when somebody asks.
+`data/gpus.json` holds the values and is read at the first look-up. `data/gpus_provenance.json` (source, confidence,
+note and disagreeing values of each field) is read only when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _entries() -> dict[str, dict[str, Any]]:
 
 
 def name_key(text: str) -> str:
-    """What names are compared by: lower case, letters and digits only.
+    """The form in which names are compared: lower case, letters and digits only.
 
     >>> name_key("RTX 4090"), name_key("rtx-4090")
     ('rtx4090', 'rtx4090')
@@ -81,9 +81,9 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def gpu_aliases(name: str) -> tuple[str, ...]:
-    """Other names that load the same entry. Bare family names mean the part most people run: `a100` the 80 GB SXM,
-    `h100`, `h200`, `b200` the SXM, `gh200` the 96 GB, `h20` the 96 GB, `rtx-pro-6000` the Server Edition, `orin` the
-    AGX 64 GB.
+    """Other names that load the same entry. Bare family names mean the part that most people run: `a100` is the 80 GB
+    SXM; `h100`, `h200` and `b200` are the SXM parts; `gh200` and `h20` have 96 GB; `rtx-pro-6000` is the Server
+    Edition; `orin` is the AGX with 64 GB.
 
     >>> "h100" in gpu_aliases("h100-sxm")
     True

@@ -1,4 +1,4 @@
-"""Bytes to a configuration dictionary, whatever the bytes are."""
+"""Turns the bytes of a configuration file into a dictionary, or says what is wrong with them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from decodecalc.errors import ModelConfigError
 
 MAX_CONFIG_BYTES = 16 << 20
-"""A config.json is a few kB (the largest seen in public: below 1 MB, with quantization lists)."""
+"""A config.json has a few kB. The largest public one seen, with quantization lists, is below 1 MB."""
 
 MAX_DIGITS = 64
 
 
 def parse_config(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in `data`; ModelConfigError says where and why when there is none.
+    """The JSON object in `data`; where there is none, ModelConfigError says where and why.
 
-    NaN and Infinity are read (real configurations have them, in `time_step_limit`); a field of ours that
-    holds one is refused where it is used.
+    NaN and Infinity are accepted, because real configurations have them (in `time_step_limit`). A field that this
+    package uses is refused at its use when it holds one of them.
     """
     if len(data) > MAX_CONFIG_BYTES:
-        raise ModelConfigError(f"{where} is larger than {MAX_CONFIG_BYTES >> 20} MiB: not a config.json")
+        raise ModelConfigError(f"{where} is larger than {MAX_CONFIG_BYTES >> 20} MiB, so it is not a config.json")
     try:
         config = json.loads(data.decode("utf-8-sig"), parse_int=_bounded_int)
     except UnicodeDecodeError:

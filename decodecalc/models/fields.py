@@ -1,7 +1,7 @@
-"""Reading one concept from a configuration under any of the names it has had, with class defaults.
+"""Reads one concept from a configuration under any of the names that it has had, with class defaults.
 
-A field that is absent (not one that is null) takes the default of its transformers configuration class, as
-`AutoConfig` would; each such use is recorded as a warning. Defaults come from `data/hf_model_types.json`.
+A field that is absent (a null field is not absent) takes the default of its transformers configuration class, as
+`AutoConfig` does; each such use is recorded as a warning. The defaults come from `data/hf_model_types.json`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from decodecalc.errors import ModelConfigError
 
 MAX_LAYERS = 1 << 14
 
-# The first name is today's; the others are of older classes and of models whose code lives on the Hub.
+# The first name is the current one. The others belong to older classes and to models whose code lives on the Hub.
 ALIASES: dict[str, tuple[str, ...]] = {
     "q_heads": (
         "num_attention_heads",
@@ -74,9 +74,9 @@ class Fields:
         return any(self.config.get(name) is not None for name in _names(concept))
 
     def value(self, concept: str, quiet: bool = False) -> Any:
-        """First stated value of a concept; else, if no name is present at all, the class default; else None.
+        """The first stated value of a concept; if none of its names is present, the class default; otherwise None.
 
-        A default is recorded as a warning unless `quiet`.
+        The use of a default is recorded as a warning unless `quiet`.
         """
         for name in _names(concept):
             if self.config.get(name) is not None:
@@ -163,7 +163,7 @@ def whole_list(name: str, value: Any, low: int = 1, high: int = 1 << 40) -> list
 
 @functools.cache
 def type_data() -> Any:
-    """What is known of transformers' model types: roles, text sub-types and class defaults."""
+    """What is known about the model types of transformers: roles, text sub-types and class defaults."""
     path = Path(__file__).parent.parent / "data" / "hf_model_types.json"
     return json.loads(path.read_text(encoding="utf-8"))
 

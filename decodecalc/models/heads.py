@@ -1,4 +1,4 @@
-"""Head counts and widths: of the model, and of the layers that differ from it."""
+"""Head counts and widths, of the whole model and of the layers that differ from it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _FALCON = ("falcon", "RefinedWeb", "RefinedWebModel")
 
 
 class Heads(NamedTuple):
-    """Heads of one layer: `dim` is the width of a cached key, `dim_v` of a value. With `latent` the cache
-    holds one vector of `dim` per key (MLA), of which the value is a part."""
+    """Heads of one layer. `dim` is the width of a cached key and `dim_v` that of a value. With `latent` the cache holds
+    one vector of `dim` elements per key (MLA), and the value is a part of it."""
 
     q: int
     kv: int
@@ -92,13 +92,13 @@ def _kv_heads(fields: Fields, q: int, notes: list[str]) -> int:
     if isinstance(default, int) and q % default == 0 and fields.value("kv_heads", quiet=True) is not None:
         fields.value("kv_heads")  # records the warning
         return default
-    notes.append("no KV-head field: MHA")
+    notes.append("there is no field for KV heads: the model is read as MHA")
     return q
 
 
 def _head_dim(fields: Fields, q: int, notes: list[str]) -> int:
     if fields.is_stated("q_heads") and not fields.nested and not fields.is_stated("hidden"):
-        hidden = None  # a width of the class beside heads of the model would be a silent mix
+        hidden = None  # a class default for the width does not belong to the model's own heads
     else:
         hidden = fields.count("hidden", quiet=fields.is_stated("head_dim"))
     if fields.model_type in ("zamba", "zamba2") and not fields.is_stated("head_dim"):
@@ -137,10 +137,10 @@ def heads_per_layer(fields: Fields, base: Heads, kinds: tuple[str, ...]) -> list
 
 
 def _other_sliding_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -> list[Heads]:
-    """Sliding layers with their own heads: MiMo-V2 (`swa_*`), Step-3 (`attention_other_setting`)."""
+    """Gives sliding layers their own heads: MiMo-V2 (`swa_*`) and Step-3 (`attention_other_setting`)."""
     other = fields.mapping("attention_other_setting")
     if other and other.get("attention_type", "sliding_attention") != "sliding_attention":
-        raise ModelConfigError(f"attention_other_setting is of type {other['attention_type']!r:.60}: not known")
+        raise ModelConfigError(f"attention_other_setting has an unknown type {other['attention_type']!r:.60}")
     base = layers[0]
     changed = _overridden(base, other)
     q = fields.raw("num_sliding_attention_heads")
@@ -152,7 +152,7 @@ def _other_sliding_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, 
 
 
 def _global_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -> list[Heads]:
-    """Gemma-4: full layers are wider and may have fewer KV heads."""
+    """Gives full layers of Gemma-4 their wider heads, and fewer KV heads where the configuration states them."""
     gemma = fields.model_type.startswith(("gemma4", "diffusion_gemma", "embedding_gemma2"))
     dim = fields.raw("global_head_dim")
     if (dim is None and not gemma) or fields.raw("per_layer_config") is not None:
@@ -171,7 +171,7 @@ def _global_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -
 
 
 def _listed_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -> list[Heads]:
-    """One count per layer: OpenELM, DeciLM, Laguna."""
+    """Reads one count for each layer: OpenELM, DeciLM, Laguna."""
     for name, slot in (
         ("num_query_heads", "q"),
         ("num_attention_heads", "q"),
@@ -197,7 +197,7 @@ def _listed_heads(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -
 
 
 def _per_layer_config(fields: Fields, layers: list[Heads], kinds: tuple[str, ...]) -> list[Heads]:
-    """transformers' `per_layer_config`: overrides keyed by layer index."""
+    """Applies `per_layer_config` of transformers: overrides keyed by layer index."""
     out = list(layers)
     for index, values in layer_overrides(fields, len(layers)).items():
         out[index] = _overridden(out[index], values)

@@ -1,4 +1,4 @@
-"""A Hugging Face config.json to a `Model`."""
+"""Reads a Hugging Face config.json as a `Model`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from decodecalc.models.text_config import text_fields
 from decodecalc.models.weights import states_of, weights_of
 from decodecalc.models.windows import plan_windows
 
-# Layers whose decode geometry would come out wrong by the rules here: refused, never guessed.
+# The rules here would give these models the wrong decode geometry, so they are refused and never guessed.
 _UNSUPPORTED = {
     "dots3_note_text": "its sliding layers use MLA of another rank",
     "phi4flash": "its second half reads the cache of one layer",
@@ -64,9 +64,9 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
     layers, words, notes = _layers(fields)
     sinks = _sink_kinds(fields)
     if sinks:
-        notes.append("attention sinks (one logit per q head)")
+        notes.append("the layers have attention sinks (one logit for each query head)")
     if fields.model_type == "longcat_flash":
-        notes.append("every layer runs two attentions: layer groups count both")
+        notes.append("every layer runs attention twice: layer groups count both")
         groups = _group([layer for layer in layers for _ in range(2)], sinks, None, per_layer=2)
     else:
         groups = _group(layers, sinks, fields.number("attn_logit_softcapping"))
@@ -77,7 +77,7 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
     if fields.raw("blocksparse_block_size") is not None:
         fields.warnings.append("block-sparse layers are counted as full attention: they read fewer keys than shown")
     if fields.raw("index_source_layer_ids") or (fields.raw("index_topk_freq") or 1) != 1:
-        notes.append("layers share the list of one indexer: its reads are counted in every layer all the same")
+        notes.append("several layers share the list of one indexer: its reads are still counted in every layer")
     shared, shared_layers = fields.raw("num_kv_shared_layers"), frozenset[int]()
     if shared:
         count = whole("num_kv_shared_layers", shared, 0, MAX_LAYERS)
@@ -102,7 +102,8 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
 
 
 def _layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[str]]:
-    """Every layer in order (None where no softmax attention runs), its word, and notes."""
+    """Every layer in order (None where it runs no softmax attention), the word that the configuration uses for it, and
+    notes."""
     if is_compressed(fields):
         return _compressed_layers(fields)
     latent = latent_heads(fields)
@@ -110,7 +111,7 @@ def _layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[
     blocks = block_layers(fields, base)
     if blocks is not None:
         if fields.raw("num_key_value_heads") is None:
-            notes.append("num_key_value_heads is null: use block_configs")
+            notes.append("num_key_value_heads is null: the heads come from block_configs")
         found = [None if kind == NONE else _Layer(kind, heads, window) for kind, heads, window in blocks]
         return found, tuple("no_op" if layer is None else f"{layer.kind}_attention" for layer in found), notes
     plan = _plan_with_cross_attention(fields, notes)
@@ -128,7 +129,7 @@ def _layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, ...], list[
     if latent is not None and fields.model_type == "minicpm3":
         notes.append("the geometry is the cached latent; vLLM 0.33 runs this model as 40-head attention, expanded")
     if latent is not None and fields.mapping("linear_attn_config"):
-        notes.append("hybrid KDA: only full_attn_layers run MLA")
+        notes.append("the model mixes KDA and MLA layers: only those in full_attn_layers run MLA")
     return layers, plan.words, [*notes, *plan.notes, *windowed.notes]
 
 
@@ -138,7 +139,7 @@ def _plan_with_cross_attention(fields: Fields, notes: list[str]) -> LayerPlan:
     if cross is None:
         return plan
     chosen = set(cross)
-    notes.append(f"{len(chosen)} cross-attention layers read image keys only: not counted as decode attention")
+    notes.append(f"{len(chosen)} cross-attention layers read image keys only and are not counted as decode attention")
     kinds = tuple(NONE if i in chosen else kind for i, kind in enumerate(plan.kinds))
     words = tuple("cross_attention" if i in chosen else word for i, word in enumerate(plan.words))
     return plan._replace(kinds=kinds, words=words)
@@ -167,8 +168,8 @@ def _compressed_layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, 
         layers.append(_Layer(f"compressed-{ratio}", plan.heads, gather=gather))
         words.append("compressed_sparse_attention" if gather.topk else "heavily_compressed_attention")
     note = (
-        f"head_dim {plan.heads.dim} is the shared latent width (K and V are one tensor); "
-        f"per-layer compress_ratios, window {plan.window}, index_topk"
+        f"head_dim {plan.heads.dim} is the width of the shared latent (K and V are one tensor); "
+        f"compress_ratios, window {plan.window} and index_topk apply layer by layer"
     )
     return layers, tuple(words), [note]
 
@@ -176,8 +177,8 @@ def _compressed_layers(fields: Fields) -> tuple[list[_Layer | None], tuple[str, 
 def _group(
     layers: list[_Layer | None], sinks: frozenset[str], softcap: float | None, per_layer: int = 1
 ) -> tuple[LayerGroup, ...]:
-    """Attention layers with the same geometry, in order of first appearance. `per_layer` entries of `layers`
-    belong to one layer of the model."""
+    """Attention layers that share a geometry, in order of first appearance. `per_layer` entries of `layers` belong to
+    one layer of the model."""
     members: dict[_Layer, list[int]] = {}
     for index, layer in enumerate(layers):
         if layer is not None:
@@ -209,7 +210,8 @@ def _group(
 
 
 def _group_name(layer: _Layer, distinct: list[_Layer], total: int) -> str:
-    """The kind; with the heads where several groups share it; `all` for a model of one kind of full layer."""
+    """The kind of the layers, followed by their heads where several groups share it; `all` for a model with one kind of
+    full layer."""
     if len(distinct) == 1 and layer.kind == FULL:
         return "all"
     same = [other for other in distinct if other.kind == layer.kind]

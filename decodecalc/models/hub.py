@@ -1,4 +1,4 @@
-"""A repo id to the config.json that the local Hugging Face cache holds. Nothing is downloaded."""
+"""Finds the config.json of a repository id in the local Hugging Face cache. Nothing is downloaded."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ _V4_RATES = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_
 
 
 def latent_heads(fields: Fields) -> Heads | None:
-    """MLA heads when the configuration has a KV rank; None when it has not.
+    """MLA heads when the configuration has a KV rank; None when it has none.
 
-    The cached latent is `kv_lora_rank` wide plus the `qk_rope_head_dim` elements of the shared rotary key; the
-    value is its first `kv_lora_rank` elements (weight absorption: vLLM 0.33 `v1/attention/backends/mla`).
+    The cached latent is `kv_lora_rank` wide plus the `qk_rope_head_dim` elements of the shared rotary key. The value is
+    its first `kv_lora_rank` elements, because weights are absorbed (vLLM 0.33 `v1/attention/backends/mla`).
     """
     if fields.raw("use_mla") is False:
         return None
@@ -34,8 +34,8 @@ def latent_heads(fields: Fields) -> Heads | None:
 
 
 class CompressedPlan(NamedTuple):
-    """DeepSeek-V4: every layer sees a window of plain entries, and layers with a ratio also one compressed
-    entry per `ratios[i]` tokens; an indexer keeps `topk` of the finely compressed ones."""
+    """Attention of DeepSeek-V4: every layer sees a window of plain entries, and layers with a ratio also see one
+    compressed entry for every `ratios[i]` tokens. An indexer keeps `topk` of the finely compressed entries."""
 
     heads: Heads
     window: int
@@ -44,7 +44,7 @@ class CompressedPlan(NamedTuple):
 
 
 def is_compressed(fields: Fields) -> bool:
-    """True for DeepSeek-V4's compressed attention."""
+    """Whether the configuration has the compressed attention of DeepSeek-V4."""
     return fields.model_type == "deepseek_v4" or fields.raw("compress_ratios") is not None
 
 

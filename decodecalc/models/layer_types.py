@@ -1,7 +1,7 @@
-"""What each layer of a model does: which of them run softmax attention, and of which kind.
+"""Says which layers of a model run softmax attention, and of which kind.
 
-Sources of the rules: `__post_init__` of the configuration classes of transformers 5.24.0, and for models
-whose code lives on the Hub the reading in vLLM 0.33 (`config/model.py`, `model_executor/models`).
+Sources of the rules: `__post_init__` of the configuration classes of transformers 5.24.0; for models whose code lives
+on the Hub, the way in which vLLM 0.33 reads them (`config/model.py`, `model_executor/models`).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _explicit(fields: Fields) -> LayerPlan | None:
         if fields.model_type == "nemotron_h":
             return _plan(words)  # transformers derives the layer count from this list
         if fields.model_type == "dory" and "mlp" in words:
-            return _plan(words[::2], "attention and MLP blocks are listed apart: two entries are one layer")
+            return _plan(words[::2], "attention and MLP blocks are listed separately: two entries make one layer")
         return _fit(fields, name, words)
     pattern = fields.raw("hybrid_override_pattern")
     if pattern is not None:
@@ -191,7 +191,7 @@ _FLAG_LISTS = {
 
 
 def _fit(fields: Fields, name: str, words: list[str]) -> LayerPlan:
-    """Cuts a list that also names prediction (MTP) layers; one that is too short is an error."""
+    """Cuts a list that also names prediction (MTP) layers to the model's; a list that is too short is an error."""
     layers = layer_count(fields) if fields.is_stated("layers") else len(words)
     if len(words) < layers:
         raise ModelConfigError(f"{name} has {len(words)} entries for {layers} layers")
@@ -203,7 +203,7 @@ def _fit(fields: Fields, name: str, words: list[str]) -> LayerPlan:
 
 
 def _gpt_neo(fields: Fields, types: Any) -> LayerPlan:
-    """GPT-Neo: [[["global", "local"], 12]] is twelve times that pair."""
+    """Expands the pattern of GPT-Neo: [[["global", "local"], 12]] repeats that pair twelve times."""
     layers = layer_count(fields)
     if types is None:
         types = [[["global", "local"], -(-layers // 2)]]
@@ -280,7 +280,8 @@ def _lfm3_word(i: int) -> str:
 
 
 def _plamo2(fields: Fields) -> list[str]:
-    """PLaMo-2 (`is_mamba` in its modeling code): the middle layer of each run of `mamba_step` has attention."""
+    """The pattern of PLaMo-2 (`is_mamba` in its modeling code): the middle layer of each run of `mamba_step` layers has
+    attention."""
     layers, step = layer_count(fields), fields.count("mamba_step", low=2, high=MAX_LAYERS) or 2
     if fields.flag("mamba_enabled") is False:
         return ["full_attention"] * layers
@@ -360,14 +361,14 @@ def _periodic(fields: Fields) -> LayerPlan | None:
     if kind.startswith("gemma4") or kind == "diffusion_gemma_text":
         words[-1] = "full_attention"
     if period == 2:
-        note = "alternating local/global: every other layer windowed"
+        note = "local and global layers alternate: every other layer has the window"
     else:
-        note = f"{period - 1} local : 1 global (pattern {period}, {origin})"
+        note = f"{period - 1} local layers for 1 global layer (pattern {period}, {origin})"
     return _plan(words, note)
 
 
 def _llama4(fields: Fields) -> LayerPlan:
-    """Llama-4: layers with rotary embedding attend within their chunk, the others to everything."""
+    """The pattern of Llama-4: layers with rotary embedding attend within their chunk, the others to every key."""
     layers = layer_count(fields)
     chunk = fields.count("attention_chunk_size")
     if chunk is None:
@@ -378,6 +379,6 @@ def _llama4(fields: Fields) -> LayerPlan:
         rope = [int((i + 1) % interval != 0) for i in range(layers)]
     words = ["chunked_attention" if uses_rope else "full_attention" for uses_rope in rope]
     every = {4: "4th"}.get(interval, f"{interval}-th")
-    note = f"chunked attention {chunk} on RoPE layers, full attention on every {every} (no_rope) layer"
+    note = f"RoPE layers attend within chunks of {chunk} keys; every {every} layer (no_rope) has full attention"
     plan = _fit(fields, "no_rope_layers", words)
     return LayerPlan(plan.kinds, plan.words, (*plan.notes, note))

@@ -1,4 +1,4 @@
-"""The one door: whatever a user calls a model becomes a `Model`."""
+"""Turns whatever a user calls a model into a `Model`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a model is to a decode-attention planner: groups of layers that share a geometry, whole or per rank.
+"""A model as the planning of decode attention sees it: groups of layers that share a geometry, whole or for one rank.
 
-Limits: one rank holds 1/tp of the query heads of every layer (Megatron-style tensor parallelism). Pipeline,
-context and data parallelism do not change a layer's geometry and are not modelled.
+Limits: one rank holds 1/tp of the query heads of every layer (Megatron-style tensor parallelism). Pipeline, context and
+data parallelism do not change the geometry of a layer and are not modelled.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class LayerGroup(Shown):
 
     @property
     def topk(self) -> int | None:
-        """Keys, or compressed entries, that an indexer selects at most; None where none does."""
+        """Most keys, or compressed entries, that an indexer selects; None where there is no indexer."""
         return None if self.geometry.gather is None else self.geometry.gather.topk
 
     @property
     def compress_ratio(self) -> int | None:
-        """Tokens behind one entry of the compressed cache that is read beside the window (DeepSeek-V4)."""
+        """Tokens behind one entry of the compressed cache, which is read in addition to the window (DeepSeek-V4)."""
         return None if self.geometry.gather is None else self.geometry.gather.compress
 
     def keys_read(self, context: int) -> int:
-        """Cache entries that one decode query reads in one of these layers when `context` keys (its own
-        included) are in the sequence.
+        """Cache entries that one decode query reads in one of these layers when the sequence has `context` keys, its
+        own included.
 
         >>> LayerGroup("chunked", 36, Geometry(40, 8, 128), chunk=8192).keys_read(8193)
         1
@@ -55,11 +55,11 @@ class LayerGroup(Shown):
         return keys if self.geometry.window is None else min(keys, self.geometry.window)
 
     def seen_batch(self, batch: Batch) -> Batch:
-        """The batch as the layer's kernel sees it: chunked attention shortens every request, a sparse layer gathers a
-        list of entries from it.
+        """The batch as the layer's kernel sees it. Chunked attention shortens every request; a sparse layer gathers a
+        list of entries from each.
 
-        vLLM does the first by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
-        make_local_attention_virtual_batches); a decode token only touches the last chunk.
+        vLLM shortens requests by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
+        make_local_attention_virtual_batches); a decode token touches the last chunk only.
         """
         if self.chunk is not None:
             return Batch([self.keys_read(n) if n else 0 for n in batch.seq_lens], batch.q_lens)
@@ -162,9 +162,9 @@ class Model(Shown):
     def valid_tp(self) -> list[int]:
         """Tensor-parallel degrees that fit every layer group.
 
-        Rule of vLLM (`ModelConfig.verify_with_parallel_config`, `QKVParallelLinear`): a degree divides the
-        query heads, and either divides the KV heads or is a multiple of them (each KV head is then
-        replicated). An MLA latent is replicated on every rank.
+        The rule is that of vLLM (`ModelConfig.verify_with_parallel_config`, `QKVParallelLinear`): a degree divides the
+        query heads, and it either divides the KV heads or is a multiple of them (each KV head is then replicated). An
+        MLA latent is replicated on every rank.
         """
         most = min(group.geometry.q_heads for group in self.layer_groups)
         return [tp for tp in range(1, most + 1) if all(_fits(group.geometry, tp) for group in self.layer_groups)]

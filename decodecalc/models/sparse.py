@@ -1,4 +1,5 @@
-"""What the sparse layers of a configuration gather: the budget, the blocks and the indexer, under the names in use.
+"""Reads what the sparse layers of a configuration gather: the budget, the blocks and the indexer, under all names in
+use.
 
 Sources of the names: transformers 5.24.0 (configuration classes), vLLM 0.33 (model_executor/models/deepseek_v2.py,
 minimax_m3.py, config of Qwen sparse attention) and the configurations that the models publish.
@@ -10,12 +11,12 @@ from decodecalc.geometry import Gather, Indexer
 from decodecalc.models.fields import Fields, whole
 
 MOST = 1 << 20
-INDEXED_RATIO = 128  # compressed sparse attention (below) has an indexer, heavily compressed attention (from here) not
+INDEXED_RATIO = 128  # layers with a lower ratio (compressed sparse attention) have an indexer, the others have none
 INDEX_HEAD_DIM = 128  # width of an index key in every configuration class that has one
 
 
 def gather_of(fields: Fields) -> Gather | None:
-    """What a sparse layer gathers, by whichever budget the configuration states; None without one."""
+    """What a sparse layer gathers, by whichever budget the configuration states; None without a budget."""
     sparse = fields.mapping("sparse_attention_config")
     blocks = sparse.get("sparse_topk_blocks", fields.value("index_topk_blocks", quiet=True))
     size = sparse.get("sparse_block_size", fields.value("index_block_size", quiet=True))

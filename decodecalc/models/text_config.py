@@ -1,6 +1,6 @@
-"""Which part of a configuration describes the decoder, and which configurations have none.
+"""Finds the part of a configuration that describes the decoder, and refuses configurations that have none.
 
-Multimodal configurations nest it; the head counts of a vision tower must never be taken for the decoder's.
+Multimodal configurations nest it. The head counts of a vision tower must never be taken for those of the decoder.
 """
 
 from __future__ import annotations

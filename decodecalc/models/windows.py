@@ -1,7 +1,7 @@
-"""Which layers a sliding window binds, and how many keys it lets a query see.
+"""Says to which layers a sliding window applies, and how many keys it lets a query see.
 
-The number is the configuration's own. In transformers' masks (`masking_utils.sliding_window_overlay`) a window
-of W lets a query see W keys, itself included.
+The number is the configuration's own. In the masks of transformers (`masking_utils.sliding_window_overlay`) a window of
+W lets a query see W keys, its own included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_WINDOW_LAYERS = "max_window_layers"
 
 
 class WindowPlan(NamedTuple):
-    """`plan` with the layers that a window binds marked SLIDING, and one window (or None) per layer."""
+    """`plan` with the windowed layers marked SLIDING, and one window (or None) per layer."""
 
     plan: LayerPlan
     windows: tuple[int | None, ...]
@@ -45,14 +45,14 @@ def plan_windows(fields: Fields, plan: LayerPlan) -> WindowPlan:
         return _unwindowed(plan, f"sliding_window {window} is ignored: {fields.model_type} has no window")
     positions = fields.count("max_position", quiet=True)
     if positions is not None and window >= positions:
-        return _unwindowed(plan, f"sliding_window {window} >= max positions: never binds")
+        return _unwindowed(plan, f"sliding_window {window} is not below max positions: it never hides a key")
     if not fields.is_stated("window"):
         fields.value("window")  # records the class default as a warning
     return _uniform(fields, plan, window)
 
 
 def _window(fields: Fields) -> int | None:
-    """The window in keys; null, false, zero and -1 (all seen in the wild) mean none."""
+    """The window in keys. Null, false, zero and -1 all occur in configurations and mean that there is none."""
     if fields.model_type == "gpt_neo":
         return fields.count("window_size", quiet=True)
     if fields.model_type == "modernbert-decoder":
@@ -98,7 +98,7 @@ def _patterned(plan: LayerPlan, window: int | None, inactive: bool) -> WindowPla
 
 
 def _uniform(fields: Fields, plan: LayerPlan, window: int) -> WindowPlan:
-    """A window without a pattern binds every attention layer, from `max_window_layers` on where that exists."""
+    """Applies a window without a pattern to every attention layer, from `max_window_layers` on where that exists."""
     layers = len(plan.kinds)
     if fields.model_type == "qwen2_moe":
         until = fields.count(_MAX_WINDOW_LAYERS, low=0, high=MAX_LAYERS, quiet=True) or 0
@@ -113,5 +113,5 @@ def _uniform(fields: Fields, plan: LayerPlan, window: int) -> WindowPlan:
         "sliding_attention" if kind == SLIDING else word for kind, word in zip(kinds, plan.words, strict=True)
     )
     windows = tuple(window if kind == SLIDING else None for kind in kinds)
-    note = () if SLIDING in kinds else (f"sliding_window {window} binds no layer (max_window_layers)",)
+    note = () if SLIDING in kinds else (f"sliding_window {window} applies to no layer (max_window_layers)",)
     return WindowPlan(plan._replace(kinds=kinds, words=words), windows, note)

@@ -1,6 +1,6 @@
-"""Millions of scenarios: the cross product of models, GPUs, engines, batches and contexts, streamed.
+"""Sweeps over the product of models, GPUs, engines, batches and contexts, streamed in constant memory.
 
-`decodecalc.sweep(...)` yields chunks of columns; the command writes them to CSV, JSON lines or Parquet.
+`decodecalc.sweep(...)` yields chunks of columns; the command writes them as CSV, JSON lines or Parquet.
 """
 
 from decodecalc.sweeps.axes import Axes, Family, families

@@ -1,8 +1,8 @@
 """The axes of a sweep, and their product cut into families.
 
-A family is what a policy sees as plain numbers: one layer group of one rank, one GPU, one engine and version, one cache
-layout, one set of options. Batch, context and query tokens vary inside a family, as arrays. Scenarios are numbered
-in the order family, batch, context, query tokens; a shard is a contiguous range of those numbers.
+A family is what a policy treats as plain numbers: one layer group of one rank, one GPU, one engine and version, one
+cache layout, one set of options. Batch, context and query tokens vary inside a family, as arrays. Scenarios are
+numbered in the order family, batch, context, query tokens. A shard is a contiguous range of those numbers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is constant over one run of the policy's arrays."""
+    """Everything that is constant while a policy evaluates one array of steps."""
 
     index: int
     model: str
@@ -131,7 +131,8 @@ def steps(axes: Axes, first: int, last: int) -> tuple[IntArray, IntArray, IntArr
 
 
 def shard_range(total: int, shard: Sequence[int] | None) -> tuple[int, int]:
-    """The scenario numbers of shard (i, n), i from 1 to n: contiguous, so that the shards in order are the whole."""
+    """The scenario numbers of shard (i, n), with i from 1 to n: a contiguous range. All shards in order make up the
+    whole."""
     if shard is None:
         return 0, total
     i, n = shard

@@ -1,4 +1,4 @@
-"""A chunk of a sweep as named columns. Names and values are those of `grid` (and `predict`) row by row."""
+"""A chunk of a sweep as named columns. Names and values are those of the rows of `grid` and `predict`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ COLUMNS = (*DEFAULT_COLUMNS, *TIME)
 
 @dataclass
 class Chunk:
-    """Columns of `size` scenarios of one family: numbers, strings or [N] arrays, computed when first asked for.
+    """Columns of `size` scenarios of one family: numbers, strings or [N] arrays, computed when they are first asked
+    for.
 
-    `keep` selects rows after a filter; None keeps all.
+    `keep` selects the rows that pass a filter; None keeps all.
     """
 
     family: Family

@@ -1,4 +1,4 @@
-"""Running a sweep: chunk after chunk, at constant memory."""
+"""Runs a sweep chunk by chunk, in constant memory."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def sweep(
     chunk_rows: int = CHUNK_ROWS,
     on_note: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[int, Chunk]]:
-    """Chunks of the product, each with the number of the scenario after its last.
+    """Yields chunks of the product, each with the number of the scenario after its last one.
 
-    where: keep only rows for which this expression over column names holds. shard: (i, n), i from 1. start: continue at
-    this scenario number. on_note: called with what was left out (models that do not shard, engines that refuse).
+    where: keeps only rows for which this expression over column names holds. shard: (i, n), with i from 1. start: the
+    scenario number at which to continue. on_note: is called with what was left out (models that do not shard, engines
+    that refuse). Raises InputError for axes, a shard or an expression that cannot be used.
     """
     check_type("axes", axes, Axes, "decodecalc.Axes(...) makes them")
     note = on_note or (lambda _text: None)
@@ -56,7 +57,8 @@ def sweep(
 
 
 def scenario_range(axes: Axes, shard: Sequence[int] | None = None) -> tuple[int, int]:
-    """Numbers of the product's scenarios (or the shard's): first, and the one after the last; refused ones count."""
+    """The number of the first scenario of the product (or the shard), and the number after its last. Refused scenarios
+    count."""
     return shard_range(axes.steps_per_family * len(families(axes)[0]), shard)
 
 

@@ -32,7 +32,7 @@ class Top:
         self._seen = 0
 
     def add(self, chunk: Chunk, columns: list[str]) -> None:
-        """Take in a chunk."""
+        """Considers the rows of one chunk."""
         values = np.asarray(chunk.values(self.column), dtype=float)
         order = np.argsort(values if self._smallest else -values, kind="stable")[: self.count]
         if not len(order):

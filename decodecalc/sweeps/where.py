@@ -1,7 +1,7 @@
-"""A safe filter over columns: comparisons, arithmetic, and / or / not on column names and literals, nothing else.
+"""A safe filter over columns: comparisons, arithmetic and `and`, `or`, `not` on column names and literals.
 
-The expression is parsed by Python's own `ast` and only whitelisted nodes are evaluated; no names but columns, no
-calls, no attributes.
+The expression is parsed by Python's own `ast`, and only listed kinds of nodes are evaluated. It can name nothing but
+columns, call nothing and read no attribute.
 """
 
 from __future__ import annotations

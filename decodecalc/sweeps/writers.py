@@ -1,6 +1,6 @@
-"""Where a sweep's rows go: CSV and JSON lines as they come, Parquet as a folder of parts.
+"""Writes the rows of a sweep: CSV and JSON lines to one file, Parquet to a folder of parts.
 
-Every writer can be continued: `position` is the number of the scenario after the last one that is safely on disk.
+Every writer can continue. `position` is the number of the scenario after the last one that is safely on disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FLOAT_COLUMNS = ("sm_coverage", "waves", "partial_share", "total_s")
 
 
 class Writer(Protocol):
-    """Takes chunks; `finish` makes the output complete. position: the scenario after the last that is on disk."""
+    """Writes chunks; `finish` makes the output complete. `position`: the scenario after the last that is on disk."""
 
     position: int
 
@@ -33,8 +33,8 @@ class Writer(Protocol):
 
 
 class TextWriter:
-    """CSV or JSON lines, to a file or standard output. Beside a file, `FILE.resume` says how far it is, until it is
-    done.
+    """Writes CSV or JSON lines to a file or to standard output. Next to an unfinished file, `FILE.resume` says how far
+    it is.
 
     A continued file is first cut back to the last complete chunk.
     """
@@ -97,10 +97,10 @@ class TextWriter:
 
 
 class ParquetWriter:
-    """A folder of `part-<first scenario>-<next>.parquet`, one file per few hundred thousand rows.
+    """Writes a folder of `part-<first scenario>-<next>.parquet`, with a file for every few hundred thousand rows.
 
-    DuckDB, Polars, pandas and Dask read the folder as one table; shards may write into one folder, since their parts
-    are named by scenario number. What is there already is not made again.
+    DuckDB, Polars, pandas and Dask read the folder as one table. Several shards may write into one folder, because
+    parts are named by scenario number. A part that exists is not written again.
     """
 
     ROWS_PER_PART = 1 << 18
