@@ -5,7 +5,7 @@ grid:
 	sh .ci/venv && .venv/bin/decodecalc grid --model llama3-8b --tp 8
 
 test:
-	sh .ci/venv test,verify && .venv/bin/python -m pytest
+	sh .ci/venv test,verify && .venv/bin/python -m pytest -n auto
 
 ci:
 	bash .ci/run

@@ -52,5 +52,5 @@ def test_the_version_has_one_home(project: dict) -> None:
 def test_ci_runs_the_readmes_own_test_command() -> None:
     """The test line of README.md stands in .ci/run word for word."""
     readme = (ROOT / "README.md").read_text()
-    line = next(line for line in readme.splitlines() if line.endswith("-m pytest"))
+    line = next(line for line in readme.splitlines() if line.endswith("-m pytest -n auto"))
     assert line.strip() in (ROOT / ".ci" / "run").read_text()
