@@ -1,5 +1,5 @@
 # The README's two commands, and what CI runs. Nothing here needs more than python3 and pip.
-.PHONY: grid test ci docs gallery outputs clean
+.PHONY: grid test ci docs gallery outputs mutants clean
 
 grid:
 	sh .ci/venv && .venv/bin/decodecalc grid --model llama3-8b --tp 8
@@ -20,6 +20,10 @@ gallery:
 # Writes what README and docs say a command prints anew, from what it prints now.
 outputs:
 	sh .ci/venv docs && .venv/bin/python docs/blocks.py
+
+# Plants faults in a copy of the sources, one at a time, and says which the tests notice. Takes minutes; not part of CI.
+mutants:
+	sh .ci/venv test,verify && .venv/bin/python benchmarks/mutants.py
 
 clean:
 	rm -rf .venv build dist *.egg-info site

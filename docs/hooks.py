@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT / "docs"), str(ROOT)]
 
 import gallery  # noqa: E402
 import generate  # noqa: E402
+import layers  # noqa: E402
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)]+)\)")
 _SUMMARIES = ("**", "Below 64 MB of KV")
@@ -42,6 +43,7 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, name, content=make()))
     for name, make_figure in gallery.figures().items():
         files.append(File.generated(config, f"figures/{name}", content=make_figure()))
+    files.append(File.generated(config, "figures/layers.png", content=layers.draw()))
     for name, path in reports().items():
         files.append(File.generated(config, name, content=_report(name, path)))
     return files

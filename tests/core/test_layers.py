@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -11,27 +13,15 @@ from decodecalc.engines.registry import engine_names
 
 ROOT = Path(__file__).parents[2] / "decodecalc"
 
-# From the ground up. A module may import from its own layer and from those before it.
-LAYERS = (
-    ("_version", "errors", "units", "intmath", "values", "files", "csvtext", "geometry", "batch", "kvcache"),
-    ("models", "gpus"),
-    ("launch",),
-    ("engines",),
-    ("servers",),
-    ("scenario", "request"),
-    ("analysis",),
-    ("cost",),
-    ("sweeps",),
-    ("drift", "engines/*/sources"),
-    ("trace", "engines/*/trace"),
-    ("verify", "engines/*/run"),
-    ("calibrate",),
-    ("tables",),
-    ("plot",),
-    ("cli", "__main__"),
-)
-# Layers that know mechanisms only: an engine's name in them is a fact in the wrong place.
-NAMELESS = ("launch", "analysis", "cost", "sweeps", "drift", "trace", "verify", "calibrate", "tables", "plot", "cli")
+# docs/layers.py is the one home of the layers: the architecture page draws them from there.
+_SPEC = importlib.util.spec_from_file_location("decodecalc_docs_layers", ROOT.parent / "docs" / "layers.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+layers = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = layers
+_SPEC.loader.exec_module(layers)
+LAYERS: tuple[tuple[str, ...], ...] = tuple(layer.names for layer in layers.LAYERS)
+NAMELESS: tuple[str, ...] = layers.NAMELESS
 # Families of kernels and servers whose names are as telling as a policy's.
 FAMILIES = (
     "vllm",
