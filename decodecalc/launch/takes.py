@@ -45,11 +45,15 @@ class Numbers:
     """The greatest of them; None for no bound."""
     powers_of_2: bool = False
     """Only powers of two are among them."""
+    without: tuple[int, int] | None = None
+    """The first and the last of a range of numbers that are not among them."""
 
     def __contains__(self, number: int) -> bool:
         if self.listed:
             return number in self.listed
         within = self.low <= number and (self.high is None or number <= self.high)
+        if self.without is not None and self.without[0] <= number <= self.without[1]:
+            return False
         return within and number % self.step == 0 and not (self.powers_of_2 and number & (number - 1))
 
     def __str__(self) -> str:
@@ -57,7 +61,8 @@ class Numbers:
             return ", ".join(map(str, self.listed))
         what = "powers of two" if self.powers_of_2 else f"multiples of {self.step}" if self.step > 1 else "any number"
         low = f" from {self.low}" if self.low > self.step else ""
-        return what + low + ("" if self.high is None else f" up to {self.high}")
+        high = "" if self.high is None else f" up to {self.high}"
+        return what + low + high + ("" if self.without is None else f", but not {self.without[0]} to {self.without[1]}")
 
 
 def only(*numbers: int) -> Numbers:
@@ -165,14 +170,14 @@ class Takes:
         """One line for people, of what is restricted."""
         kinds = {True: "MLA layers", False: "layers other than MLA", None: "all layers"}[self.mla]
         if self.sparse:
-            kinds += ", sparse ones too" if self.dense else " that are sparse"
+            kinds = f"{kinds}, sparse ones too," if self.dense else f"sparse {kinds}"
         lacks = [
             word
             for word, has in (("windows", self.windows), ("sinks", self.sinks), ("soft caps", self.softcaps))
             if not has
         ]
         kinds += f" without {' and '.join(lacks)}" if lacks else ""
-        parts = [", ".join(self.devices), kinds, f"cache {', '.join(self.cache_dtypes)}"]
+        parts = [", ".join(self.devices), kinds.rstrip(","), f"cache {', '.join(self.cache_dtypes)}"]
         if self.query_dtypes == SAME:
             parts.append("queries of the cache's type")
         elif self.query_dtypes != FLOATS:

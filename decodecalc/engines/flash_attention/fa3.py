@@ -447,6 +447,13 @@ class FlashAttention3(Policy):
             ),
             replace(eight, head_dims=Numbers(step=16, high=64), value_dims=Numbers(step=16, high=256)),
             replace(hopper, mla=True, head_dims=Numbers(), value_dims=Numbers(step=8, high=512), rotary_dims=narrow),
+            replace(
+                eight,
+                mla=True,
+                head_dims=Numbers(),
+                value_dims=Numbers(step=16, high=256),
+                rotary_dims=Numbers(step=16, high=64),
+            ),
         )
 
     def launches(

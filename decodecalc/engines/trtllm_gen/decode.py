@@ -241,16 +241,14 @@ def _combinations(options: TrtllmGenOptions, rules: TrtllmGenRules) -> Iterator[
         plain = replace(one, mla=False, value_dims=None)
         yield replace(plain, head_dims=only(*(key for key, _ in HEAD_DIMS)), page_sizes=small)
         yield replace(plain, head_dims=only(64, 128, 256), page_sizes=large, groups=several)
-    for cache in ("bf16", "fp8"):
-        for key, value in MLA_DIMS:
-            latent = replace(
-                layer, mla=True, cache_dtypes=(cache,), query_dtypes=SAME, head_dims=only(key), value_dims=only(value)
-            )
-            for groups in (Numbers(high=64), Numbers(low=128)) if rules.pads_mla_heads else (Numbers(),):
-                yield replace(latent, groups=groups, page_sizes=small)
-                if key == SPARSE_LATENT:
-                    # A list holds single keys, so that the page plays no part.
-                    yield replace(latent, groups=groups, sparse=True, dense=options.sparse_mla_top_k > 0)
+    groups = Numbers(without=(65, 127)) if rules.pads_mla_heads else Numbers()
+    latent = replace(layer, mla=True, cache_dtypes=("bf16", "fp8"), query_dtypes=SAME, groups=groups)
+    for key, value in MLA_DIMS:
+        yield replace(latent, head_dims=only(key), value_dims=only(value), page_sizes=small)
+        if key == SPARSE_LATENT:
+            # A list holds single keys, so that the page plays no part.
+            dense = options.sparse_mla_top_k > 0
+            yield replace(latent, head_dims=only(key), value_dims=only(value), sparse=True, dense=dense)
 
 
 def even_gpcs(sms: int) -> tuple[int, ...]:
