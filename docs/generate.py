@@ -135,7 +135,7 @@ def engines() -> str:
         out.append(f"| [{p.name}](#{p.name}) | {_cell(p.title)} | {p.word_for_split} | {_cell(flag)} |")
     for policy in policies:
         out += ["", f"## {policy.name}", "", f"**{policy.title}**", "", *_quoted(policy.rule)]
-        out += ["", *_versions(policy), "", *_options(policy)]
+        out += ["", *_versions(policy), "", *_takes(policy), "", *_options(policy)]
     return "\n".join(out) + "\n"
 
 
@@ -151,6 +151,13 @@ def _versions(policy: Any) -> Iterator[str]:
     for v in policy.versions:
         covers = f"{v.covers[0]} to {v.covers[1]}" if v.covers else "-"
         yield f"| `{v.name}` | {covers} | {_cell(v.source)} | {_cell(v.note)} |"
+
+
+def _takes(policy: Any) -> Iterator[str]:
+    yield f"What version `{policy.versions[0].name}` takes with its default options:"
+    yield ""
+    for one in policy.takes():
+        yield f"- {_cell(str(one))}"
 
 
 def _options(policy: Any) -> Iterator[str]:

@@ -73,6 +73,10 @@ class Lawful:
         """Devices that the engine runs on."""
         return st.sampled_from(self.gpus).map(load_gpu)
 
+    def devices_of(self) -> list[Gpu]:
+        """The same devices as a list."""
+        return [load_gpu(name) for name in self.gpus]
+
     @property
     def cache(self) -> KvCache:
         """A cache that the engine takes."""

@@ -33,6 +33,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import FLOATS, Takes
 from decodecalc.launch.traits import SIZE, Partition, SplitSetting, Traits
 from decodecalc_kernels.choose import register_chooser
 
@@ -81,6 +82,10 @@ class Bundled(Policy):
         partition=Partition(rule=SIZE),
         sparse=True,  # a gathered list is a block table with pages of one key
     )
+
+    def combinations(self, options: BundledOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return (Takes(sparse=True, cache_dtypes=FLOATS),)
 
     def launches(
         self,

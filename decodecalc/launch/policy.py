@@ -16,6 +16,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
 from decodecalc.launch.options import EngineOptions
 from decodecalc.launch.plan import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits
+from decodecalc.launch.takes import Takes, admit
 from decodecalc.launch.traits import Traits
 
 if TYPE_CHECKING:
@@ -101,7 +102,30 @@ class Policy:
         """`launches` for a layer that may be sparse, and the batches as its kernel sees them."""
         self.check_layer(geo)
         seen, kv = batches.seen_by(geo), self.cache_of(kv)
-        return seen, self.launches(geo, seen, kv, gpu, options, version)
+        found = self.launches(geo, seen, kv, gpu, options, version)
+        self.check_taken(geo, kv, gpu, options, version)
+        return seen, found
+
+    def combinations(self, options: Any, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes under these options; a policy that does not say so takes everything."""
+        return (Takes(sparse=self.traits.sparse),)
+
+    def takes(
+        self, version: str | None = None, options: Mapping[str, Any] | EngineOptions | None = None
+    ) -> tuple[Takes, ...]:
+        """The combinations of device, layer and cache that a version takes; the newest version when None.
+
+        Lengths, batch sizes and query tokens have conditions of their own. UnknownNameError for a version or an option
+        that does not exist.
+        """
+        return self.combinations(self._options(options), self.version(version))
+
+    def check_taken(self, geo: Geometry, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion) -> None:
+        """GateError where no combination takes the layer, for what `launches` has let through."""
+        admit(self.name, version.name, self.combinations(options, version), geo, kv, gpu)
+
+    def _options(self, given: Mapping[str, Any] | EngineOptions | None) -> EngineOptions:
+        return given if isinstance(given, EngineOptions) else self.options_type.from_mapping(self.name, given or {})
 
     def version(self, name: str | None = None) -> PolicyVersion:
         """The version called `name`, or the one whose range covers it; the newest when None."""
@@ -145,11 +169,10 @@ class Policy:
         self.check_layer(geo)
         batch, kv = batch.seen_by(geo), self.cache_of(kv)
         chosen = self.version(version)
-        opts = (
-            options if isinstance(options, EngineOptions) else self.options_type.from_mapping(self.name, options or {})
-        )
+        opts = self._options(options)
         step = Batches.single(batch)
         found = self.launches(geo, step, kv, gpu, opts, chosen)
+        self.check_taken(geo, kv, gpu, opts, chosen)
         if __debug__:
             found.check(step)
         return self._plan_at(found, step, geo, batch, kv, gpu, opts, chosen)

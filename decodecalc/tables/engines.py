@@ -69,6 +69,15 @@ def _sources(policy: Policy) -> list[str]:
     return lines
 
 
+def _takes(policy: Policy, version: str | None) -> list[str]:
+    """What the version takes with its default options, one entry per combination."""
+    name = policy.version(version).name
+    lines = [f"version {name} takes, with its default options:"]
+    for one in policy.takes(version):
+        lines += ["  " + line for line in _wrapped(f"- {one}", "  ")]
+    return lines
+
+
 def engine_table(spec: str) -> Table:
     """One row per option; the rule and the versions are in the heading."""
     name, version = split_version(spec)
@@ -88,6 +97,7 @@ def engine_table(spec: str) -> Table:
             }
         )
     heading = [f"{policy.name}: {policy.title}", "", *_wrapped(policy.rule), "", *_versions(policy), ""]
+    heading += [*_takes(policy, version), ""]
     heading += _sources(policy)
     columns = [
         Column("option", "option", align="left"),
@@ -99,7 +109,16 @@ def engine_table(spec: str) -> Table:
     inputs = {
         "engine": policy.name,
         "rule": policy.rule,
-        "versions": [{"name": v.name, "covers": v.covers, "source": v.source, "note": v.note} for v in policy.versions],
+        "versions": [
+            {
+                "name": v.name,
+                "covers": v.covers,
+                "source": v.source,
+                "note": v.note,
+                "takes": [t.to_dict() for t in policy.takes(v.name)],
+            }
+            for v in policy.versions
+        ],
     }
     notes = () if rows else (f"{policy.name} has no options",)
     return Table("engines", inputs, rows, columns, heading, notes)

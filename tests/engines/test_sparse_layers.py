@@ -123,6 +123,78 @@ def test_flashmla_walks_the_layers_list() -> None:
     assert refused.value.code == "sparse_layer"
 
 
+SAME_AS_OPTION = [
+    ("flash-attention-4", "b200-sxm", dc.KvCache(page_size=64), {"sparse_topk": 2048, "paged": False}),
+    ("flash-attention-4@vllm-0.33", "b200-sxm", dc.KvCache(page_size=64), {"sparse_topk": 2048, "paged": False}),
+    ("trtllm-gen", "b200-sxm", dc.KvCache("fp8", 64, query_dtype="fp8"), {"sparse_mla_top_k": 2048}),
+    ("trtllm-gen@0.6.13", "b300-sxm", dc.KvCache(page_size=64), {"sparse_mla_top_k": 2048}),
+]
+
+
+@pytest.mark.parametrize(("engine", "gpu", "kv", "options"), SAME_AS_OPTION, ids=[case[0] for case in SAME_AS_OPTION])
+@settings(max_examples=20, deadline=None)
+@given(lens=st.lists(st.integers(1, 200_000), min_size=1, max_size=9), heads=st.sampled_from([16, 64, 128]))
+def test_a_layers_list_is_the_engines_own_option(
+    engine: str, gpu: str, kv: dc.KvCache, options: dict[str, Any], lens: list[int], heads: int
+) -> None:
+    """DeepSeek-V3.2's layer launches what the same layer does with the width of its list given as the option."""
+    latent = Geometry(heads, 1, 576, 512, mla=True)
+    by_layer = dc.plan(engine, replace(latent, gather=DSA), dc.Batch(lens), kv=kv, gpu=gpu)
+    by_option = dc.plan(engine, latent, dc.Batch(lens), kv=kv, gpu=gpu, **options)
+    assert by_layer.kernels == by_option.kernels
+    assert by_layer.splits.to_dict(with_keys=True) == by_option.splits.to_dict(with_keys=True)
+    assert (by_layer.scratch_bytes, by_layer.keys_read) == (by_option.scratch_bytes, by_option.keys_read)
+    assert by_layer.batch.contexts == tuple(lens)
+
+
+@given(lens=st.lists(st.integers(1, 200_000), min_size=1, max_size=9), mode=st.sampled_from(["persistent", "split_kv"]))
+@settings(max_examples=20, deadline=None)
+def test_aiter_reads_a_list_as_pages_of_one_key(lens: list[int], mode: str) -> None:
+    """The decode kernel takes the list as its page table; several query tokens are requests of their own."""
+    layer, kv = replace(LATENT, gather=DSA), dc.KvCache(page_size=64)
+    found = dc.plan("aiter-mla", layer, dc.Batch(lens), kv=kv, gpu="mi355x", mode=mode)
+    listed = dc.Batch([min(n, 2048) for n in lens])
+    same = dc.plan("aiter-mla", LATENT, listed, kv=dc.KvCache(page_size=1), gpu="mi355x", mode=mode)
+    assert (found.kernels, found.keys_read) == (same.kernels, same.keys_read)
+    with pytest.raises(dc.GateError) as refused:
+        dc.plan("aiter-mla", layer, dc.Batch([9000], 2), kv=kv, gpu="mi355x", mode=mode)
+    assert refused.value.code == "q_len"
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "gpu", "kv"),
+    [
+        (model, *served)
+        for model in ("deepseek-v3.2", "glm-5")
+        for served in (
+            ("flashmla-sparse", "h200-sxm", dc.KvCache("fp8", 64)),
+            ("flashmla-sparse", "b200-sxm", dc.KvCache("fp8", 64)),
+            ("flash-attention-4", "b200-sxm", dc.KvCache(page_size=64)),
+            ("trtllm-gen", "b200-sxm", dc.KvCache("fp8", 64, query_dtype="fp8")),
+            ("aiter-mla", "mi355x", dc.KvCache(page_size=64)),
+            ("bundled", "h200-sxm", dc.KvCache("fp8", 64)),
+        )
+    ],
+)
+def test_sparse_models_plan_with_the_engines_that_serve_them(model: str, engine: str, gpu: str, kv: dc.KvCache) -> None:
+    """A rank of eight reads 2048 keys a request at any longer context, and the plan keeps the sequences' lengths."""
+    layer = dc.load_model(model).shard(tp=8).layer_groups[0].geometry
+    found = dc.plan(engine, layer, dc.Batch([30_000] * 4), kv=kv, gpu=gpu)
+    assert found.keys_read == (2048,) * 4
+    assert found.batch.contexts == (30_000,) * 4
+    assert dc.traffic(found).kv_read_bytes == 4 * 2048 * kv.bytes_per_key(layer)
+
+
+@pytest.mark.parametrize("engine", ["flash-attention-4", "trtllm-gen"])
+def test_two_lists_are_refused_where_a_kernel_reads_one(engine: str) -> None:
+    """A window beside the list would need a second one, and every entry of a compressed copy has no fixed width."""
+    kv = dc.KvCache(page_size=64)
+    for gather in (Gather(topk=512, window=128), Gather(compress=128)):
+        with pytest.raises(dc.GateError) as refused:
+            dc.plan(engine, replace(LATENT, gather=gather), dc.Batch([9000]), kv=kv, gpu="b200-sxm")
+        assert refused.value.code == "sparse_layer"
+
+
 def test_the_command_line_refuses_and_plans_on_request(call: Any) -> None:
     """`grid` exits with 2 and says how to go on; `--as-dense` plans every key and warns."""
     words = ["grid", "--model", "deepseek-v3.2", "--tp", "8", "--engine", "vllm-triton-mla", "-c", "32k"]

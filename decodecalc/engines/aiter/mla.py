@@ -17,7 +17,7 @@ those of the unit with most works.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import KeyRange
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SIXTEEN_BITS, Numbers, Takes, only
 from decodecalc.launch.traits import IRREGULAR, Partition, Traits
 
 if TYPE_CHECKING:
@@ -146,10 +147,27 @@ class AiterMla(Policy):
         "/ (mean + 84.1 * s)"
     )
     traits = Traits(
+        sparse=True,
         server_names=("ROCM_AITER_MLA",),
         schedules_once_a_step=True,  # servers make the plan with the step's other metadata, before the first layer
         partition=Partition(rule=IRREGULAR),
     )
+
+    def combinations(self, options: AiterMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        layer = Takes(
+            devices=(CDNA3, CDNA4),
+            mla=True,
+            windows=False,
+            cache_dtypes=SIXTEEN_BITS,
+            query_dtypes=SIXTEEN_BITS,
+            head_dims=only(HEAD_DIM),
+            value_dims=only(V_DIM),
+            q_heads=Numbers(step=8),
+            kv_heads=only(1),
+        )
+        layer = replace(layer, sparse=True)
+        return layer, replace(layer, cache_dtypes=("fp8",), query_dtypes=(*SIXTEEN_BITS, "fp8"))
 
     def launches(
         self,
@@ -164,6 +182,8 @@ class AiterMla(Policy):
         that the library refuses, requests that differ in query tokens."""
         _check(self.name, geo, batches, kv, gpu, options)
         rules: AiterMlaRules = version.rules
+        if geo.gather is not None:
+            kv = _listed(self.name, geo, batches, kv)
         step = _Steps.of(geo, batches, kv, gpu, options, rules)
         plan = _Plan.of(step, batches, kv, options, rules) if options.mode == "persistent" else None
         kept = _kept(geo, batches, kv, gpu, options) & (plan is not None)
@@ -568,6 +588,21 @@ def _gates(
             ),
         ),
     )
+
+
+def _listed(name: str, geo: Geometry, batches: Batches, kv: KvCache) -> KvCache:
+    """The cache as a sparse layer's lists see it: pages of one key. Servers make every query token a request of its own
+    (vLLM 0.33.0: vllm/v1/attention/backends/mla/rocm_aiter_mla_sparse.py, _forward_sparse_mla)."""
+    gather = geo.gather
+    if gather is None or gather.window is not None or gather.per_kv_head:
+        raise GateError(f"{name}: a query token reads one list that all heads share", "sparse_layer")
+    if (batches.max_q_len > 1).any():
+        raise GateError(
+            f"{name}: every query token of a sparse layer has a list and is a request of its own; plan requests of one "
+            f"token instead of {int(batches.max_q_len.max())}",
+            "q_len",
+        )
+    return replace(kv, page_size=1)
 
 
 def _check(name: str, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: AiterMlaOptions) -> None:

@@ -29,6 +29,7 @@ from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import KeyRange
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import Numbers, Takes, only
 from decodecalc.launch.traits import COUNT, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -98,6 +99,21 @@ class AiterPaDecode(Policy):
         by_hand_option="max_context_partition_num",
         partition=Partition(rule=COUNT, unit_keys=1),
     )
+
+    def combinations(self, options: AiterPaDecodeOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        types = ("bf16", "fp16", "fp8")
+        return (
+            Takes(
+                devices=ARCHITECTURES,
+                mla=False,
+                cache_dtypes=types,
+                query_dtypes=types,
+                value_dims=None,
+                groups=Numbers(high=MAX_QUERY_ROWS),
+                page_sizes=only(*BLOCK_SIZES),
+            ),
+        )
 
     def launches(
         self,

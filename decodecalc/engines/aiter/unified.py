@@ -24,6 +24,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import AMD, Takes
 from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ class AiterUnified(Policy):
         "segments near 4 * CUs * waves per SIMD / (query blocks * kv_heads), 8 to 128, at most ceil(longest / tile)"
     )
     traits = Traits(server_names=("ROCM_AITER_UNIFIED_ATTN",), partition=Partition(rule=COUNT))
+
+    def combinations(self, options: AiterUnifiedOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return (Takes(devices=(AMD,), mla=False, cache_dtypes=("bf16", "fp16", "fp8"), note="not gfx1250"),)
 
     def launches(
         self,

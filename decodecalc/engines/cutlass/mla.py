@@ -24,6 +24,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SAME, Numbers, Takes, only
 from decodecalc.launch.traits import COUNT, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -168,6 +169,25 @@ class CutlassMla(Policy):
         by_hand_option="num_kv_splits_arg",
         partition=Partition(rule=COUNT),
     )
+
+    def combinations(self, options: CutlassMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return (
+            Takes(
+                devices=("sm10x",),
+                mla=True,
+                windows=False,
+                sinks=False,
+                softcaps=False,
+                cache_dtypes=("bf16", "fp16", "fp8"),
+                query_dtypes=SAME,
+                head_dims=only(LATENT),
+                value_dims=only(VALUE),
+                q_heads=Numbers(high=HEADS),
+                kv_heads=only(1),
+                page_sizes=Numbers(high=TILE_KEYS, powers_of_2=True),
+            ),
+        )
 
     def launches(
         self,

@@ -26,6 +26,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SIXTEEN_BITS, UNKNOWN, Numbers, Takes
 from decodecalc.launch.traits import COUNT, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -233,6 +234,23 @@ class FlashAttention2(Policy):
         "ceil(n/(s-1)), the smallest with eff(s) >= 0.85 max eff; eff = w / ceil(w), w = m s / P, in float32. The "
         "varlen API applies this only when the group was swapped."
     )
+
+    def combinations(self, options: FlashAttention2Options, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        rules: Fa2Rules = version.rules
+        varlen = _api(options, rules) == "varlen"
+        return (
+            Takes(
+                devices=("sm80+", UNKNOWN),
+                mla=False,
+                sinks=False,
+                cache_dtypes=SIXTEEN_BITS,
+                query_dtypes=SIXTEEN_BITS,
+                head_dims=Numbers(step=8 if varlen else 1, high=256),
+                value_dims=None,
+                page_sizes=Numbers(step=rules.page_multiple if options.paged else 1),
+            ),
+        )
 
     def launches(
         self,

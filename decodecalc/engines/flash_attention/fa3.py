@@ -18,7 +18,7 @@ vllm/v1/attention/backends/flash_attn.py of the 0.33.0 wheel. Grids and blocks s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SIXTEEN_BITS, UNKNOWN, Numbers, Takes
 from decodecalc.launch.traits import COUNTS, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -419,6 +420,41 @@ class FlashAttention3(Policy):
         "eff(s) >= 0.85 max eff; eff = w / ceil(w), w = m s / SMs, in float32. With per-request lengths that is the "
         "bound, and request r takes min(ceil(n_r / b), bound), b = ceil(1.1 x kv_heads x sum(m_r n_r) / SMs)."
     )
+
+    def combinations(self, options: FlashAttention3Options, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        rules: Fa3Rules = version.rules
+        pages = Numbers(step=16 if rules.fork and options.paged else 1)
+        sixteen = Takes(
+            devices=(*(f"sm{arch}" for arch in rules.archs), UNKNOWN),
+            mla=False,
+            sinks=rules.fork,
+            cache_dtypes=SIXTEEN_BITS,
+            head_dims=Numbers(step=8, high=256),
+            value_dims=None,
+            page_sizes=pages,
+        )
+        hopper = replace(sixteen, devices=("sm90", UNKNOWN))
+        eight = replace(hopper, cache_dtypes=("fp8",), head_dims=Numbers(step=16, high=256))
+        wide, narrow = Numbers(step=8, low=129, high=192), Numbers(step=8, high=64)
+        return (
+            sixteen,
+            eight,
+            replace(hopper, head_dims=wide, value_dims=Numbers(step=8, low=97, high=128)),
+            replace(hopper, head_dims=narrow, value_dims=Numbers(step=8, high=512)),
+            replace(
+                eight, head_dims=Numbers(step=16, low=129, high=192), value_dims=Numbers(step=16, low=97, high=128)
+            ),
+            replace(eight, head_dims=Numbers(step=16, high=64), value_dims=Numbers(step=16, high=256)),
+            replace(hopper, mla=True, head_dims=Numbers(), value_dims=Numbers(step=8, high=512), rotary_dims=narrow),
+            replace(
+                eight,
+                mla=True,
+                head_dims=Numbers(),
+                value_dims=Numbers(step=16, high=256),
+                rotary_dims=Numbers(step=16, high=64),
+            ),
+        )
 
     def launches(
         self,

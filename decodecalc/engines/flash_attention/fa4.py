@@ -33,6 +33,7 @@ from decodecalc.engines.flash_attention.fa4_call import (
     configuration,
     rewritten,
 )
+from decodecalc.engines.flash_attention.fa4_takes import combinations
 from decodecalc.engines.flash_attention.fa4_tiles import sm90_threads
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
@@ -41,6 +42,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.plan import KeyRange
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import Takes
 from decodecalc.launch.traits import COUNTS, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -169,11 +171,16 @@ class FlashAttention4(Policy):
         by_hand_option="num_splits_arg",
         graph_option=("cuda_graph", True),
         partition=Partition(rule=COUNTS),
+        sparse=True,
     )
 
     def graph_options(self, version: PolicyVersion) -> Mapping[str, Any]:
         """The bound is vLLM's: the wheel leaves the count to its rule under graphs too."""
         return {} if version.rules.cuda_graph_bound is None else super().graph_options(version)
+
+    def combinations(self, options: FlashAttention4Options, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return combinations(options, version.rules)
 
     def config(
         self,

@@ -6,7 +6,7 @@ _flash_attn_fwd, _resolve_causal_local_window, _get_fwd_config and num_splits_he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class FlashAttention4Options(EngineOptions):
     sparse_topk: int | None = option(
         None,
         "int?",
-        "keys that every query token gathers (MLA only); default: all keys",
+        "keys that every query token gathers (MLA only); default: those of a sparse layer's list, else all keys",
         flag="gather_kv_indices",
         low=1,
     )
@@ -248,6 +248,12 @@ def rewritten(
     arch = _arch(gpu)
     d, dv = widths(geo)
     dequant = rules.vllm and arch // 10 == 9 and kv.dtype == "fp8"
+    topk = options.sparse_topk
+    if geo.gather is not None:
+        # The list's width is the layer's, the lengths are those of the sequences, and indices point into the cache.
+        topk = _listed(geo) if topk is None else topk
+        batches = batches if batches.contexts is None else replace(batches, seq_lens=batches.contexts)
+        options = replace(options, paged=False, sparse_topk=topk)
     _check_inputs(geo, kv, arch, options, rules, dequant)
     batch, q_len, longest = batches.batch, batches.max_q_len, batches.max_seq_len
     total_q = batches.query_tokens if options.varlen else batch * q_len
@@ -257,7 +263,6 @@ def rewritten(
     causal, local, left, right = _resolve_window(geo, options, rules)
     splits = given_splits(options, rules)
     group = np.full_like(batch, geo.group)
-    topk = options.sparse_topk
     if geo.mla and topk is not None and not rules.vllm and geo.group < 128:
         # One token's heads fill a tile of 64 rows in the single-block kernels, of 128 in the pairs.
         single = mla.sparse_single(geo.group, total_q, gpu.sm_count, kv.dtype == "fp8" or splits > 1)
@@ -301,6 +306,14 @@ def rewritten(
         num_splits=splits,
         sinks=geo.sinks,
     )
+
+
+def _listed(geo: Geometry) -> int:
+    """Width of a sparse layer's list."""
+    gather = geo.gather
+    if gather is None or gather.topk is None or gather.window is not None or gather.per_kv_head:
+        raise GateError("flash-attention-4 gathers one list of a fixed width for all heads", code="sparse_layer")
+    return gather.topk
 
 
 def _arch(gpu: Gpu) -> int:

@@ -25,6 +25,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, Launches
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import FLOATS, SIXTEEN_BITS, UNKNOWN, Numbers, Takes, only
 from decodecalc.launch.traits import SIZE, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -134,6 +135,22 @@ class FlashInfer(Policy):
         "kernel runs always, on a grid padded to what could fit; from 0.7.4 on not when the query tiles alone exceed "
         "that"
     )
+
+    def combinations(self, options: FlashInferOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        rules: FlashInferRules = version.rules
+        layer = Takes(
+            devices=("sm75+", UNKNOWN),
+            mla=False,
+            cache_dtypes=KV_DTYPES,
+            head_dims=Numbers(step=16),
+            value_dims=Numbers(step=16),
+        )
+        tensor_cores = replace(layer, query_dtypes=SIXTEEN_BITS)
+        cuda_cores = replace(layer, query_dtypes=FLOATS, groups=only(*rules.groups))
+        return {"tensor_cores": (tensor_cores,), "cuda_cores": (cuda_cores,)}.get(
+            options.path, (tensor_cores, cuda_cores)
+        )
 
     def launches(
         self,

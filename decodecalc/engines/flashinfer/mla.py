@@ -35,6 +35,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at
 from decodecalc.launch.plan import GRID, LaunchPlan
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SAME, SIXTEEN_BITS, UNKNOWN, Numbers, Takes, only
 from decodecalc.launch.traits import SIZE, Partition, Traits
 
 if TYPE_CHECKING:
@@ -122,6 +123,26 @@ class FlashInferMla(Policy):
         "cluster clusters. x = ceil(keys of all query tiles / clusters); chunks of 32, 64, 128, 192 keys up to x = 8, "
         "16, 32, 64, beyond that of x rounded up to 256. Chunks go to the cluster of least cost, 2 x tile rows + keys"
     )
+
+    def combinations(self, options: FlashInferMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        layer = Takes(
+            devices=("sm80+", UNKNOWN),
+            mla=True,
+            windows=False,
+            sinks=False,
+            softcaps=False,
+            cache_dtypes=SIXTEEN_BITS,
+            query_dtypes=SAME,
+            value_dims=Numbers(step=128),
+            rotary_dims=Numbers(step=64, low=0),
+            kv_heads=only(1),
+        )
+        eight = replace(
+            layer, devices=("sm90",), cache_dtypes=("fp8",), query_dtypes=("bf16",), value_dims=only(512),
+            rotary_dims=only(0, 64),
+        )  # fmt: skip
+        return layer, eight
 
     def launches(
         self,

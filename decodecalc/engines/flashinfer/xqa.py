@@ -13,7 +13,7 @@ flashinfer/jit/xqa.py (gen_xqa_module), csrc/xqa/mha.cu (launchMHAFlashInfer, ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import LAST_BLOCK
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SAME, SIXTEEN_BITS, Numbers, Takes, only
 from decodecalc.launch.traits import IRREGULAR, Partition, Traits
 
 if TYPE_CHECKING:
@@ -141,9 +142,22 @@ class FlashInferXqa(Policy):
         "S = min(max(1, round(3 * SMs // (B * kv_heads) / 4)), ceil(page table keys / 64)). Tiles of 256 (64) keys are "
         "dealt to the splits in turn, and the last block of a request merges"
     )
-    traits = Traits(
-        partition=Partition(rule=IRREGULAR), longest_option="page_table_width", longest_in_pages=True
-    )
+    traits = Traits(partition=Partition(rule=IRREGULAR), longest_option="page_table_width", longest_in_pages=True)
+
+    def combinations(self, options: FlashInferXqaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        layer = Takes(
+            devices=("sm9x", "sm10x", "sm12x"),
+            mla=False,
+            softcaps=False,
+            cache_dtypes=SIXTEEN_BITS,
+            query_dtypes=SAME,
+            head_dims=Numbers(step=16, high=512),
+            value_dims=None,
+            page_sizes=only(*PAGE_SIZES),
+        )
+        quantised = replace(layer, cache_dtypes=("fp8", "int8"), query_dtypes=SIXTEEN_BITS)
+        return layer, quantised, replace(quantised, devices=("sm12x",), cache_dtypes=("nvfp4",))
 
     def launches(
         self,

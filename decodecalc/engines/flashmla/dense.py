@@ -29,6 +29,7 @@ from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SAME, SIXTEEN_BITS, Takes, only
 from decodecalc.launch.traits import IRREGULAR, Partition, Traits
 
 if TYPE_CHECKING:
@@ -111,6 +112,21 @@ class FlashMla(Policy):
         "blocks; requests are dealt to the parts in order, a request costs its remaining blocks + 5"
     )
     traits = Traits(server_names=("FLASHMLA", "flashmla"), partition=Partition(rule=IRREGULAR))
+
+    def combinations(self, options: Any, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return (
+            Takes(
+                devices=("sm90",),
+                mla=True,
+                windows=False,
+                cache_dtypes=SIXTEEN_BITS,
+                query_dtypes=SAME,
+                head_dims=only(576, 512),
+                value_dims=only(V_DIM),
+                page_sizes=only(BLOCK_KEYS),
+            ),
+        )
 
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion

@@ -19,7 +19,7 @@ In a sweep, where one class stands for many equal requests, `requested` and `liv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SAME, Numbers, Takes, only
 from decodecalc.launch.traits import IRREGULAR, Partition, Traits
 
 if TYPE_CHECKING:
@@ -163,6 +164,29 @@ class FlashMlaSparse(Policy):
         schedules_once_a_step=True,
         partition=Partition(rule=IRREGULAR),
     )
+
+    def combinations(self, options: FlashMlaSparseOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        gathered = Takes(
+            devices=("sm90", "sm10x"),
+            mla=True,
+            sparse=True,
+            windows=False,
+            cache_dtypes=("fp8",),
+            query_dtypes=("bf16",),
+            head_dims=only(*ROW_BYTES),
+            value_dims=only(V_DIM),
+            q_heads=Numbers(high=128) if options.pad_heads else only(64, 128),
+            kv_heads=only(1),
+        )
+        if options.path == SPARSE:
+            return (gathered,)
+        return (
+            replace(
+                gathered, devices=("sm90",), sparse=False, query_dtypes=SAME, head_dims=only(576), q_heads=Numbers(),
+                kv_heads=Numbers(), page_sizes=only(BLOCK_KEYS),
+            ),
+        )  # fmt: skip
 
     def launches(
         self,

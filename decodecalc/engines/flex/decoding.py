@@ -32,6 +32,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SIXTEEN_BITS, Numbers, Takes
 from decodecalc.launch.traits import SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -211,6 +212,13 @@ class FlexDecoding(Policy):
         "128 query tokens and a group that is a power of two; else the unsplit flex_attention kernel, grid "
         "(ceil(q / BLOCK_M), B, q_heads)."
     )
+
+    def combinations(self, options: FlexDecodingOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        rules: FlexRules = version.rules
+        any_group = rules.odd_groups_fall_back or options.force_flex_attention
+        groups = Numbers() if any_group else Numbers(powers_of_2=True)
+        return (Takes(cache_dtypes=SIXTEEN_BITS, query_dtypes=SIXTEEN_BITS, groups=groups),)
 
     def launches(
         self,

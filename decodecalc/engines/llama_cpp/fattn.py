@@ -15,12 +15,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.llama_cpp.choice import KQ_STRIDE, MMA, QUANTISED, TILE, VEC, FattnProblem, best_kernel
+from decodecalc.engines.llama_cpp.choice import (
+    KQ_STRIDE,
+    MMA,
+    NEED_GROUP,
+    QUANTISED,
+    TILE,
+    VALUE_DIMS,
+    VEC,
+    FattnProblem,
+    best_kernel,
+)
 from decodecalc.engines.llama_cpp.split import StreamK, parallel_blocks, stream_k
 from decodecalc.engines.llama_cpp.tables import ADA, mma_config, mma_shared_bytes, tile_config
 from decodecalc.errors import GateError
@@ -31,6 +41,7 @@ from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray,
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import KeyRange, KeyRanges
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import Numbers, Takes, only
 from decodecalc.launch.traits import IRREGULAR, Partition, Traits
 
 if TYPE_CHECKING:
@@ -134,6 +145,20 @@ class LlamaCpp(Policy):
         "occupancy, key tiles * output tiles) blocks, rounded down to whole shares of an output tile if that costs at "
         "most 5 %"
     )
+
+    def combinations(self, options: LlamaCppOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        packed = {192: Numbers(step=8), 320: Numbers(step=32)}
+        layer = Takes(devices=("sm50+",), cache_dtypes=CACHE_DTYPES)
+        return tuple(
+            replace(
+                layer,
+                head_dims=only(head_dim),
+                value_dims=only(v_dim),
+                groups=packed.get(head_dim, Numbers(low=2 if head_dim in NEED_GROUP else 1)),
+            )
+            for head_dim, v_dim in VALUE_DIMS.items()
+        )
 
     def launches(
         self,

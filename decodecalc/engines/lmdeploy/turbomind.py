@@ -12,6 +12,7 @@ src/turbomind/models/llama/unified_attention_layer.{h,cc} (`max_split_k`, worksp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import Numbers, Takes, only
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -37,6 +39,7 @@ REDUCE_SPLITS = 32  # CTA_K of the reduction kernel
 REDUCE_THREADS = 128
 ASSUMED_ACTIVE_CTAS = 2
 CP_SIZES = (1, 2, 4, 8, 16, 32)
+MLA_HEAD_DIM = 576
 QUANT_BITS = {"bf16": 0, "fp16": 0, "int8": 8, "int4": 4}
 
 
@@ -107,6 +110,10 @@ class Turbomind(Policy):
         "S minimises (1/s + 0.001) * ceil(s * blocks / (SMs * occupancy)) in float32 over s <= min(128, 4096 / B, "
         "tiles of the longest request), at most 4 waves; a split has ceil(tiles / S) tiles"
     )
+
+    def combinations(self, options: TurbomindOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return tuple(_combinations())
 
     def launches(
         self,
@@ -229,6 +236,28 @@ def _rank_ranges(
         ranges = [(start, min(start + int(size), int(end))) for start in range(int(first), int(end), int(size))]
         found += [ranges] * int(count)
     return found
+
+
+# Devices that run the kernels of each family.
+_DEVICES = {70: ("sm70", "sm72"), 75: ("sm75",), 80: ("sm80+",)}
+_HEAD_DIMS = (64, 128, 192, 256, 576)
+
+
+def _combinations() -> Iterator[Takes]:
+    """What the registry has kernels for: 576 is MLA's latent, all other heads have values as wide as their keys."""
+    for arch, devices in _DEVICES.items():
+        for head_dim in _HEAD_DIMS:
+            for bits in sorted(set(QUANT_BITS.values())):
+                kernels = registered(arch, head_dim, bits)
+                if kernels:
+                    yield Takes(
+                        devices=devices,
+                        mla=head_dim == MLA_HEAD_DIM,
+                        cache_dtypes=tuple(name for name, size in QUANT_BITS.items() if size == bits),
+                        head_dims=only(head_dim),
+                        value_dims=Numbers() if head_dim == MLA_HEAD_DIM else None,
+                        page_sizes=Numbers(step=min(kernel.cta_s for kernel in kernels)),
+                    )
 
 
 def _check(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: TurbomindOptions) -> DecodeKernel:

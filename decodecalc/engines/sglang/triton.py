@@ -38,6 +38,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
 from decodecalc.launch.plan import OWNER_BLOCK, KeyRange, KeyRanges
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import FLOATS, Takes
 from decodecalc.launch.traits import COUNTS, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -83,6 +84,10 @@ class SglangTriton(Policy):
         "Launched: cap. Split length: ceil(ceil(L / n) / 32) * 32."
     )
     versions = VERSIONS
+
+    def combinations(self, options: SglangOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return (Takes(cache_dtypes=FLOATS),)
 
     def launches(
         self,

@@ -9,7 +9,7 @@ and decoderXQAConstants.h. GPUs of compute capability 10.0 and 10.3 never come h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, at
+from decodecalc.launch.takes import SIXTEEN_BITS, Numbers, Takes, only
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -26,7 +27,6 @@ KEYS_PER_BLOCK = 128  # kMinHistoryTokensPerBlock
 ENABLE_FACTOR = 4.0  # kEnableMinBlockFactor
 ROPE_TYPES = ("rope_gptj", "rope_gpt_neox", "rope_m", "long_rope", "learned_absolute", "yarn")
 MAX_ROWS = 32  # query heads of a KV head times beams
-SIXTEEN_BITS = ("fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,28 @@ def decide(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, call: XqaCall
         used=(gain | keeps) & supported,
         reason=reason,
     )
+
+
+def combinations(call: XqaCall) -> tuple[Takes, ...]:
+    """What the three kernels take. A group of 1 is served only with several query tokens or beams."""
+    generic = Takes(
+        devices=("sm8x", "sm9x", "sm11x", "sm12x"),
+        mla=False,
+        cache_dtypes=(*SIXTEEN_BITS, "int8", "fp8"),
+        query_dtypes=SIXTEEN_BITS,
+        head_dims=Numbers(step=16, high=256),
+        value_dims=None,
+        groups=Numbers(high=MAX_ROWS // call.beam_width),
+        page_sizes=only(16, 32, 64, 128) if call.paged_kv_cache else Numbers(),
+        note="a group of 1 needs several query tokens or beams",
+    )
+    pages = only(8, 16, 32, 64, 128) if call.paged_kv_cache else Numbers()
+    hopper = replace(generic, devices=("sm90",), cache_dtypes=("fp8",), page_sizes=pages)
+    wide = replace(hopper, cache_dtypes=(*SIXTEEN_BITS, "fp8"), head_dims=only(512))
+    latent = Takes(
+        devices=("sm120",), mla=True, cache_dtypes=("fp8",), query_dtypes=("fp8",), page_sizes=pages
+    )  # fmt: skip
+    return generic, hopper, wide, latent
 
 
 def supported_kernel(

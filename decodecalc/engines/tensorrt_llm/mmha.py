@@ -28,6 +28,7 @@ from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import LAST_BLOCK
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import NVIDIA, Numbers, Takes, only
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -130,6 +131,20 @@ class Mmha(Policy):
         "min(ceil((L + 1) / keys of a loop), ceil(SMs / (B * q_heads)))); a tile has "
         "ceil((min(L, window) + 1) / tiles) keys"
     )
+
+    def combinations(self, options: MmhaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return (
+            Takes(
+                devices=(NVIDIA,),
+                mla=False,
+                cache_dtypes=CACHE_DTYPES,
+                query_dtypes=QUERY_DTYPES,
+                head_dims=only(*HEAD_DIMS),
+                value_dims=None,
+                page_sizes=Numbers(powers_of_2=True),
+            ),
+        )
 
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: MmhaOptions, version: PolicyVersion

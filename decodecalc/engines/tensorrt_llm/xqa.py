@@ -30,6 +30,7 @@ from decodecalc.launch.arrays import Batches, BoolArray, GateArray, KernelArray,
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import LAST_BLOCK
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import Takes
 from decodecalc.launch.traits import IRREGULAR, Partition, SplitSetting, Traits
 
 if TYPE_CHECKING:
@@ -166,6 +167,10 @@ class Xqa(Policy):
         "t = L / 128; S = min(t, round(sqrt(8 t))); beyond 8 waves of B * kv_heads * S blocks S shrinks to 8; "
         "S <= 6000 / B. MLA: min(round(SMs / B), ceil(L / 128), 500 / B)"
     )
+
+    def combinations(self, options: XqaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return choice.combinations(choice.XqaCall.of(options))
 
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: XqaOptions, version: PolicyVersion

@@ -14,7 +14,8 @@ whole loop iterations in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,7 @@ from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.plan import CLUSTER, LAST_BLOCK, MERGE_KERNEL, KeyRanges
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import SAME, SIXTEEN_BITS, Numbers, Takes, only
 from decodecalc.launch.traits import Traits
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 DTYPES = (("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "fp8"), ("bf16", "fp8"), ("fp16", "fp8"))  # queries, keys
 MLA_DTYPES = (("bf16", "bf16"), ("fp8", "fp8"))
+SPARSE_LATENT = 576  # sparse MLA has kernels for this latent only
 OUTPUTS = {"bf16": ("bf16",), "fp16": ("fp16",), "fp8": ("bf16", "fp16", "fp8")}
 GPCS, GPC_SMS = 8, 20  # graphics processing clusters of a Blackwell die pair, and the most SMs of one
 DEFAULT_WORKSPACE = 128 << 20  # bytes; the size in the examples of FlashInfer's documentation
@@ -73,7 +76,10 @@ class TrtllmGenOptions(EngineOptions):
         low=1,
     )
     sparse_mla_top_k: int = option(
-        0, "int", "keys that sparse MLA selects for a token; 0 for dense", "sparse_mla_top_k"
+        0,
+        "int",
+        "keys that sparse MLA selects for a token; 0: those of a sparse layer's list, else all",
+        "sparse_mla_top_k",
     )
     o_dtype: str | None = option(
         None,
@@ -185,7 +191,11 @@ class TrtllmGen(Policy):
         "than top-k or the sliding window and a step; from 0.7.2 on more than 16 splits become 16 where each then has "
         "at most 4096 keys. S = 1 runs a persistent kernel, up to 16 a cluster, more go through global memory"
     )
-    traits = Traits(server_names=("trtllm_mha", "trtllm_mla"), longest_option="max_kv_len")
+    traits = Traits(server_names=("trtllm_mha", "trtllm_mla"), longest_option="max_kv_len", sparse=True)
+
+    def combinations(self, options: TrtllmGenOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return tuple(_combinations(options, version.rules))
 
     def launches(
         self,
@@ -204,17 +214,41 @@ class TrtllmGen(Policy):
         rules: TrtllmGenRules = version.rules
         o_dtype = options.o_dtype or ("bf16" if kv.query_dtype == "fp8" else kv.query_dtype)
         keys = _promised_keys(batches, options)
-        _check(geo, batches, kv, gpu, options, o_dtype, keys, rules)
-        family = CubinFamily.of(geo, kv, options.sparse_mla_top_k > 0, o_dtype)
+        top_k = _top_k(geo, options)
+        _check(geo, batches, kv, gpu, top_k, o_dtype, keys, rules)
+        family = CubinFamily.of(geo, kv, top_k > 0, o_dtype)
         q_len = np.maximum(batches.max_q_len, 1)
         problem = FmhaProblem(
             family=family, rules=rules, q_heads=geo.q_heads, group=geo.group, sms=gpu.sm_count, window=geo.window,
-            top_k=options.sparse_mla_top_k, batch=batches.batch, q_len=q_len, keys=keys,
+            top_k=top_k, batch=batches.batch, q_len=q_len, keys=keys,
         )  # fmt: skip
         gpcs = options.gpc_sms or even_gpcs(gpu.sm_count)
         found = select_launch(problem, gpcs, options.workspace_bytes, options.multi_wave_env)
         _check_selection(found, geo, version)
         return _launches(problem, found, geo, batches, gpu)
+
+
+def _combinations(options: TrtllmGenOptions, rules: TrtllmGenRules) -> Iterator[Takes]:
+    """What the precompiled kernels take."""
+    layer = Takes(devices=("sm100", "sm103"), softcaps=False)
+    types = (
+        replace(layer, cache_dtypes=SIXTEEN_BITS, query_dtypes=SAME),
+        replace(layer, cache_dtypes=("fp8",), query_dtypes=(*SIXTEEN_BITS, "fp8")),
+    )
+    small, large = only(16, 32, 64), Numbers(low=DYNAMIC_PAGE, powers_of_2=True)
+    several = Numbers(low=1 if rules.one_head_pages else 2)
+    for one in types:
+        plain = replace(one, mla=False, value_dims=None)
+        yield replace(plain, head_dims=only(*(key for key, _ in HEAD_DIMS)), page_sizes=small)
+        yield replace(plain, head_dims=only(64, 128, 256), page_sizes=large, groups=several)
+    groups = Numbers(without=(65, 127)) if rules.pads_mla_heads else Numbers()
+    latent = replace(layer, mla=True, cache_dtypes=("bf16", "fp8"), query_dtypes=SAME, groups=groups)
+    for key, value in MLA_DIMS:
+        yield replace(latent, head_dims=only(key), value_dims=only(value), page_sizes=small)
+        if key == SPARSE_LATENT:
+            # A list holds single keys, so that the page plays no part.
+            dense = options.sparse_mla_top_k > 0
+            yield replace(latent, head_dims=only(key), value_dims=only(value), sparse=True, dense=dense)
 
 
 def even_gpcs(sms: int) -> tuple[int, ...]:
@@ -226,6 +260,16 @@ def even_gpcs(sms: int) -> tuple[int, ...]:
     count = max(GPCS, cdiv(sms, GPC_SMS))
     pairs = sms // 2
     return tuple(2 * (pairs // count + (i < pairs % count)) for i in range(count))
+
+
+def _top_k(geo: Geometry, options: TrtllmGenOptions) -> int:
+    """Entries of the lists that are read; 0 for whole sequences. The option comes before the layer's own width."""
+    gather = geo.gather
+    if options.sparse_mla_top_k or gather is None:
+        return options.sparse_mla_top_k
+    if gather.topk is None or gather.window is not None or gather.per_kv_head:
+        raise GateError("trtllm-gen: sparse MLA reads one list of a fixed width for all heads", "sparse_layer")
+    return gather.topk
 
 
 def _promised_keys(batches: Batches, options: TrtllmGenOptions) -> Any:
@@ -243,14 +287,14 @@ def _check(
     batches: Batches,
     kv: KvCache,
     gpu: Gpu,
-    options: TrtllmGenOptions,
+    top_k: int,
     o_dtype: str,
     keys: Any,
     rules: TrtllmGenRules,
 ) -> None:
     """What no kernel serves."""
     dims, g, page = (geo.head_dim, geo.v_dim), geo.group, kv.page_size
-    sparse = options.sparse_mla_top_k > 0
+    sparse = top_k > 0
     types = MLA_DTYPES if geo.mla else DTYPES
     power = page & (page - 1) == 0
     if geo.mla:

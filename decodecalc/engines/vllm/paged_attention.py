@@ -23,6 +23,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import AMD, FLOATS, NVIDIA, Takes, only
 from decodecalc.launch.traits import SIZE, Partition, Traits
 
 if TYPE_CHECKING:
@@ -93,6 +94,19 @@ class PagedAttention(Policy):
         "partitions = ceil(longest / 512); v1 iff longest <= 8192 and (partitions == 1 or B * q_heads > 512); "
         "blocks: q_heads x B x (1 for v1, partitions for v2)"
     )
+
+    def combinations(self, options: PagedAttentionOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        compiled = ", ".join(map(str, version.rules.head_dims))
+        return (
+            Takes(
+                devices=(NVIDIA, AMD),
+                mla=False,
+                cache_dtypes=FLOATS,
+                page_sizes=only(*BLOCK_SIZES),
+                note=f"compiled for head sizes {compiled}: the gate head_dim_compiled says so",
+            ),
+        )
 
     def launches(
         self,

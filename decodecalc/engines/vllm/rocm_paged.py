@@ -24,6 +24,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import AMD, FLOATS, SIXTEEN_BITS, Numbers, Takes, only
 from decodecalc.launch.traits import SIZE, Partition, Traits
 
 if TYPE_CHECKING:
@@ -139,6 +140,24 @@ class RocmPaged(Policy):
         "gfx11/12: D 128, block 16, group 3 to 16, no ALiBi, unquantised cache. Grid (B, ceil(longest / 256), kv_heads)"
     )
     traits = Traits(server_names=("ROCM_ATTN",), partition=Partition(rule=SIZE))
+
+    def combinations(self, options: RocmPagedOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        rules: RocmPagedRules = version.rules
+        if rules.triton_fallback:
+            return (Takes(devices=(AMD,), mla=False, cache_dtypes=FLOATS),)
+        return (
+            Takes(
+                devices=(AMD,) if options.arch else rules.cdna,
+                mla=False,
+                sinks=False,
+                cache_dtypes=FLOATS,
+                query_dtypes=SIXTEEN_BITS,
+                head_dims=only(64, 128),
+                groups=Numbers(high=16),
+                page_sizes=only(16, 32),
+            ),
+        )
 
     def launches(
         self,

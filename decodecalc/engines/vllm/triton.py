@@ -16,12 +16,13 @@ import numpy as np
 
 from decodecalc.engines.vllm.triton_path import TritonStep, decide, gates
 from decodecalc.engines.vllm.triton_rules import VERSIONS
-from decodecalc.engines.vllm.triton_server import Server, VllmTritonOptions
+from decodecalc.engines.vllm.triton_server import Server, VllmTritonOptions, server_takes
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import Takes
 from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class VllmTriton(Policy):
         time_kernels=("vllm-triton-2d", "vllm-triton-3d"),
         partition=Partition(rule=COUNT, pads_grid=True),
     )
+
+    def combinations(self, options: VllmTritonOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        return server_takes(version.rules)
 
     def settle(
         self,

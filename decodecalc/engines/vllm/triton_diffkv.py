@@ -27,6 +27,7 @@ from decodecalc.engines.vllm.triton_server import (
     WIDE_TILE,
     Server,
     VllmTritonOptions,
+    cache_types,
     check_fp8,
     check_pages,
     query_is_fp8,
@@ -38,6 +39,7 @@ from decodecalc.intmath import IntArray, next_power_of_2
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, at
 from decodecalc.launch.policy import PolicyVersion, version_key
+from decodecalc.launch.takes import Numbers, Takes
 from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
@@ -97,6 +99,11 @@ class VllmTritonDiffKv(VllmTriton):
         replay_option=("padded_num_seqs", "auto"),
         partition=Partition(rule=COUNT, pads_grid=True),
     )
+
+    def combinations(self, options: VllmTritonOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        layer = Takes(mla=False, head_dims=Numbers(low=MIN_HEAD_DIM), page_sizes=Numbers(step=PAGE_MULTIPLE))
+        return cache_types(layer, version.rules.cache_dtypes, fp8_needs_sm89=True)
 
     def settle(
         self,

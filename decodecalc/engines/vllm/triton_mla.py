@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines.vllm.triton_server import check_fp8, check_pages, refusal
+from decodecalc.engines.vllm.triton_server import PAGE_MULTIPLE, cache_types, check_fp8, check_pages, refusal
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2
@@ -26,6 +26,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.takes import Numbers, Takes
 from decodecalc.launch.traits import COUNT, Partition, Traits
 
 if TYPE_CHECKING:
@@ -141,6 +142,11 @@ class VllmTritonMla(Policy):
         longest_option="captured_max_len",
         partition=Partition(rule=COUNT, unit_keys=1),
     )
+
+    def combinations(self, options: VllmTritonMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
+        """What the version takes."""
+        layer = Takes(mla=True, windows=False, softcaps=False, page_sizes=Numbers(step=PAGE_MULTIPLE))
+        return cache_types(layer, version.rules.cache_dtypes, version.rules.fp8_needs_sm89)
 
     def launches(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.engines.vllm.capture import MODES, capture_sizes, round_for_drafts
@@ -12,6 +12,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.options import EngineOptions, option
+from decodecalc.launch.takes import AMD, UNKNOWN, Numbers, Takes
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -172,6 +173,24 @@ def check_start_up(geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOpti
     if not options.causal and (not rules.non_causal or kv.dtype == "int4"):
         what = "packed INT4 caches" if rules.non_causal else "this version"
         raise GateError(f"{refuse}{what} only know causal masks", "causal")
+
+
+def server_takes(rules: VllmTritonRules) -> tuple[Takes, ...]:
+    """What a server with this backend takes."""
+    layer = Takes(
+        mla=False, head_dims=Numbers(low=MIN_HEAD_DIM), value_dims=None, page_sizes=Numbers(step=PAGE_MULTIPLE)
+    )
+    return cache_types(layer, rules.cache_dtypes, rules.fp8_needs_sm89)
+
+
+def cache_types(layer: Takes, dtypes: tuple[str, ...], fp8_needs_sm89: bool) -> tuple[Takes, ...]:
+    """The layer with these cache types, FP8 where the device has it if the server asks for that."""
+    if not fp8_needs_sm89 or "fp8" not in dtypes:
+        return (replace(layer, cache_dtypes=dtypes),)
+    return (
+        replace(layer, cache_dtypes=tuple(dtype for dtype in dtypes if dtype != "fp8")),
+        replace(layer, devices=("sm89+", AMD, UNKNOWN), cache_dtypes=("fp8",)),
+    )
 
 
 def refusal(engine: str) -> str:
