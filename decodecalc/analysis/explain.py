@@ -1,7 +1,7 @@
-"""The story of one layer of one decode step, told by its numbers: every formula with its values put in.
+"""Explains one layer of one decode step, step by step: every formula is shown with its values.
 
-Words come from this tool's own theory notes; numbers from the plan and the other analyses, so that the story cannot
-drift from what the commands print.
+All numbers come from the plan and from the other analyses, so the explanation cannot contradict what the commands
+print.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from decodecalc.units import human_bytes, human_rate
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStep:
-    """One numbered step: a title, then lines of `text` where each formula carries its numbers."""
+    """One numbered step: a title, then lines of text in which each formula shows its numbers."""
 
     number: int
     title: str
@@ -32,7 +32,7 @@ class ExplainedStep:
 
 
 def explain(plan: LaunchPlan, layers: int = 1, word_for_split: str = "split") -> tuple[ExplainedStep, ...]:
-    """The steps of `plan`, for a model with `layers` such layers."""
+    """The steps that explain `plan`, for a model with `layers` layers of this kind."""
     told = (
         ("Inputs", _inputs(plan)),
         ("Why one block per KV head starves the GPU", _starve(plan)),
@@ -67,7 +67,7 @@ def _inputs(plan: LaunchPlan) -> list[str]:
 
 
 def _gathered(plan: LaunchPlan) -> list[str]:
-    """What a sparse layer reads, and from what."""
+    """What a sparse layer reads, and what it selects that from."""
     gather, contexts = plan.geometry.gather, plan.batch.contexts
     if gather is None or contexts is None:
         return []
@@ -75,8 +75,8 @@ def _gathered(plan: LaunchPlan) -> list[str]:
     source = f"{gather.candidates(n)} entries of {gather.compress} tokens each" if gather.compress else f"{n} keys"
     chosen = f"{gather.listed(n)} of {source}" + (f" and the nearest {gather.near(n)} keys" if gather.window else "")
     return [
-        f"a sparse layer: a query token of the longest request reads {chosen}; its window is part of that",
-        f"index keys read to select them: {human_bytes(moved.indexer_read_bytes)}; the list: "
+        f"this is a sparse layer: a query token of the longest request reads {chosen}",
+        f"the indexer reads {human_bytes(moved.indexer_read_bytes)} of index keys to select them and leaves a list of "
         f"{human_bytes(moved.index_list_bytes)}",
     ]
 
@@ -84,11 +84,11 @@ def _gathered(plan: LaunchPlan) -> list[str]:
 def _starve(plan: LaunchPlan) -> list[str]:
     o = occupancy(plan)
     return [
-        "a decode step has one query token per sequence, so only (request, KV head) pairs can run side by side:",
-        f"unsplit blocks with work = {o.unsplit_blocks}, SMs = {o.sm_count}: "
+        "a decode step has one query token per sequence, so only (request, KV head) pairs can run in parallel:",
+        f"without splits {o.unsplit_blocks} blocks have work, for {o.sm_count} SMs: "
         f"{o.unsplit_blocks} / {o.sm_count} = {_pct(min(o.unsplit_blocks, o.sm_count) / o.sm_count)} of the SMs",
         f"S* = ceil({o.sm_count} / {o.unsplit_blocks}) = {o.s_star} splits would cover them "
-        f"({o.s_star} x {o.unsplit_blocks} = {o.blocks_at_s_star} blocks); S* says nothing about speed",
+        f"({o.s_star} x {o.unsplit_blocks} = {o.blocks_at_s_star} blocks); S* counts blocks, not time",
     ]
 
 
@@ -115,12 +115,13 @@ def _kernel(kernel: KernelLaunch) -> str:
 def _ranges(plan: LaunchPlan, word: str) -> list[str]:
     s, longest = plan.splits, plan.batch.seq_lens.index(plan.batch.max_seq_len)
     keys = s.keys[longest]
-    called = "" if word == "split" else f" (the engine says {word})"
+    called = "" if word == "split" else f" (the engine calls a split {word})"
     lines = [
-        f"requested {s.requested[longest]}, launched {s.launched}, live {s.live[longest]}{called}, longest request",
+        f"splits of the longest request: {s.requested[longest]} requested, {s.launched} launched, "
+        f"{s.live[longest]} live{called}",
     ]
     if not keys:
-        return [*lines, "no keys: nothing to read"]
+        return [*lines, "the request has no keys, so there is nothing to read"]
     first, last = keys[0], keys[-1]
     width, dealt = s.key_counts(longest)[0], s.interleave_keys
     if dealt is not None and len(keys) > 1:
@@ -156,27 +157,27 @@ def _tile(plan: LaunchPlan) -> list[str]:
     t, g = tile_work(plan), plan.geometry
     widths = f"({g.head_dim} + {g.v_dim})"
     return [
-        f"rows: {t.rows}, of which {t.live_rows} hold a query: {_pct(t.wasted_row_share)} of the tensor-core work is "
-        "thrown away and, memory-bound, does not matter",
-        f"K and V of {t.keys} keys of one KV head: {t.keys} x "
+        f"a tile has {t.rows} rows, of which {t.live_rows} hold a query: {_pct(t.wasted_row_share)} of the tensor-core "
+        "work has no use, which costs nothing while the kernel is memory-bound",
+        f"K and V of {t.keys} keys of one KV head take {t.keys} x "
         + (f"{g.head_dim}" if g.mla else widths)
         + f" x {plan.kv.element_bytes:g} B = {t.kv_bytes:g} B",
-        f"useful FLOP: {t.live_rows} x {t.keys} x 2 x {widths} = {t.flop}; executed {t.executed_flop}",
+        f"useful FLOP: {t.live_rows} x {t.keys} x 2 x {widths} = {t.flop}; executed FLOP: {t.executed_flop}",
     ]
 
 
 def _paging(plan: LaunchPlan) -> list[str]:
     p, longest = paging(plan), plan.batch.max_seq_len
     return [
-        f"block table: ceil({longest} / {p.page_size}) = {p.table_entries} ids x 4 B = {p.table_bytes} B a request",
-        f"a tile of {plan.tile_keys} keys needs {p.ids_per_tile} page id(s); runs of {p.run_bytes:g} B stay contiguous",
-        f"against the keys and values of one head: {_pct(p.table_share)}",
+        f"block table: ceil({longest} / {p.page_size}) = {p.table_entries} ids x 4 B = {p.table_bytes} B per request",
+        f"a tile of {plan.tile_keys} keys needs {p.ids_per_tile} page id(s); {p.run_bytes:g} B lie together",
+        f"the table is {_pct(p.table_share)} of the keys and values of one head",
     ]
 
 
 def _partials(plan: LaunchPlan) -> list[str]:
     if not plan.is_split:
-        return ["one block walks all keys of a request: the output is final, no partial state is written"]
+        return ["one block walks all keys of a request, so it writes the output itself and no partial state"]
     t, g = traffic(plan), plan.geometry
     states, tokens = max(plan.partial_splits), plan.batch.query_tokens
     if not states:
@@ -190,27 +191,27 @@ def _partials(plan: LaunchPlan) -> list[str]:
     return [
         f"each of the {kind} writes {written} {t.partial_state_bytes} B",
         f"per (token, query head): {states} {kind} x {t.partial_state_bytes} B = {states * t.partial_state_bytes} B",
-        f"all {tokens} token(s) x {g.q_heads} query heads: {t.partial_written_bytes} B written, as many read back",
-        f"allocated for all {plan.splits.launched} launched splits: {t.partial_allocated_bytes} B (scratch the engine "
-        f"holds: {plan.scratch_bytes} B)",
+        f"for all {tokens} token(s) x {g.q_heads} query heads {t.partial_written_bytes} B are written and read back",
+        f"all {plan.splits.launched} launched splits would take {t.partial_allocated_bytes} B (the engine allocates "
+        f"{plan.scratch_bytes} B of scratch)",
     ]
 
 
 def _merge(plan: LaunchPlan) -> list[str]:
     if plan.merge_in is None and plan.merge is None:
-        return ["no merge kernel"]
+        return ["nothing is split, so nothing is merged"]
     t = traffic(plan)
     if plan.merge is None:
         return [
-            f"{MERGES[str(plan.merge_in)]}: no merge kernel is launched",
+            f"{MERGES[str(plan.merge_in)]}, so no merge kernel is launched",
             f"traffic both ways {t.partial_traffic_bytes} B = {_pct(t.partial_share)} of the KV bytes",
         ]
     return [
-        "m = max of the splits' maxima; each output and sum is scaled by exp(m_i - m), added, divided once; empty "
-        "splits weigh 0",
+        "m is the largest of the splits' maxima; each output and sum is scaled by exp(m_i - m); the scaled "
+        "ones are added and divided once; empty splits have weight 0",
         _kernel(plan.merge),
-        f"traffic both ways {t.partial_traffic_bytes} B = {_pct(t.partial_share)} of the KV bytes; mostly L2 hits, so "
-        "the merge is a launch cost",
+        f"traffic both ways {t.partial_traffic_bytes} B = {_pct(t.partial_share)} of the KV bytes; most of it hits L2, "
+        "so the merge costs little more than its launch",
     ]
 
 
@@ -222,9 +223,10 @@ def _bytes(plan: LaunchPlan) -> list[str]:
         f"FLOP: {r.flop}; intensity {r.flop} / {t.kv_read_bytes} = {r.intensity_flop_per_byte:.3g} FLOP per byte",
     ]
     if r.ridge_flop_per_byte and r.memory_bound_factor:
+        bound = "memory" if r.memory_bound_factor > 1 else "compute"
         lines.append(
-            f"ridge of {plan.gpu.name} ({r.peak_dtype}): {r.ridge_flop_per_byte:.0f} FLOP per byte, so memory-bound "
-            f"{r.memory_bound_factor:.0f}x over"
+            f"ridge of {plan.gpu.name} ({r.peak_dtype}): {r.ridge_flop_per_byte:.0f} FLOP per byte, "
+            f"{r.memory_bound_factor:.3g} times the intensity: the layer is {bound}-bound"
         )
     if t.kv_reads_per_key > 1.001:
         lines.append(f"blocks ask for each key {t.kv_reads_per_key:.3g} times: {t.kv_requested_bytes} B requested")
@@ -243,10 +245,10 @@ def _token(plan: LaunchPlan, layers: int) -> list[str]:
 
 def _bits(plan: LaunchPlan) -> list[str]:
     why = {
-        "invariant": "one split whatever the batch: the same bits alone and in any batch",
-        "fixed size": "the split length is fixed, so the count depends on the request's own length alone",
-        "fixed count": "the count is fixed: the same in any batch, but boundaries move as the request grows",
-        "batch-dependent": "the cut depends on who else is in the batch, and fp32 addition is not associative",
+        "invariant": "a request always has one split, so it gets the same bits alone and in any batch",
+        "fixed size": "the split length is fixed, so the split count depends on the request's own length only",
+        "fixed count": "the split count is the same in any batch, but the boundaries move as the request grows",
+        "batch-dependent": "the splits depend on the other requests of the batch, and fp32 addition is not associative",
     }
     return [f"{plan.determinism}: {why.get(plan.determinism, 'see the engine page')}"]
 

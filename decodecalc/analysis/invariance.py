@@ -1,7 +1,7 @@
-"""What an engine's own reproducible mode would launch instead: the price of batch invariance in blocks.
+"""What the reproducible mode of an engine would launch instead: it shows what batch invariance costs in blocks.
 
-Engines that cut a request by what else is in the batch offer a mode that does not: it never splits,
-or it always cuts the same number of keys.
+Engines that cut a request by what else is in the batch offer a mode that does not: it never splits, or it always cuts
+the same number of keys.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from decodecalc.launch.plan import LaunchPlan
 
 
 def invariant_plan(plan: LaunchPlan) -> LaunchPlan | None:
-    """The same step in the engine's reproducible mode; None where this version or path of the engine has none.
+    """The same step in the engine's reproducible mode; None where this version or path of the engine has no such mode.
 
-    A plan whose splits do not depend on its batch anyway is its own answer.
+    A plan whose splits do not depend on its batch is returned as it is.
     """
     if plan.determinism != "batch-dependent":
         return plan
@@ -33,9 +33,10 @@ def invariant_plan(plan: LaunchPlan) -> LaunchPlan | None:
 
 
 def invariant_option(plan: LaunchPlan, invariant: LaunchPlan | None) -> str | None:
-    """The engine's option that makes a request's splits independent of its batch; None where it has none.
+    """The engine's option that makes the splits of a request independent of its batch; None where there is no such
+    option.
 
-    invariant: what `invariant_plan` gave for the same plan.
+    invariant: what `invariant_plan` returned for the same plan.
     """
     traits = traits_of(plan.engine)
     if invariant is not None and traits.invariant_option is not None:

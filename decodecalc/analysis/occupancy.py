@@ -1,7 +1,7 @@
 """How many SMs a launch gives work to.
 
-Counts live blocks only: a block of the grid that returns at once covers nothing. One block per SM makes a wave here;
-how many blocks an SM can hold at a time is a matter of registers and shared memory, and belongs to the time model.
+Only live blocks count: a block that returns at once covers nothing. A wave here has one block per SM. How many blocks
+an SM can hold at a time depends on registers and shared memory; the time model takes that into account.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def occupancy(plan: LaunchPlan, gpu: Gpu | str | None = None) -> Occupancy:
 
 
 def occupancy_arrays(batches: Batches, found: Launches, gpu: Gpu) -> Occupancy:
-    """The same for every step of a whole-array launch: each field is an [N] array."""
+    """Coverage for every step of a whole-array launch: each field is an [N] array."""
     n = batches.n
     launched, live = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     for kernel in found.kernels:
@@ -104,9 +104,10 @@ def first_split_change(
     q_len: int = 1,
     limit: int = FLIP_SEARCH_LIMIT,
 ) -> int | None:
-    """The first batch size at which the path differs from batch 1, at this context; None up to `limit`.
+    """The first batch size whose path differs from that of batch 1 at this context; None when there is none up to
+    `limit`.
 
-    Asks the policy's own array rule for every batch size at once, so that no threshold is restated here.
+    It evaluates the policy's own array rule for every batch size at once, so that no threshold is stated twice.
     """
     opts = policy.options_type.from_mapping(policy.name, options)
     steps = Batches.uniform(np.arange(1, limit + 1), context, q_len)

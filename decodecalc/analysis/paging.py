@@ -1,6 +1,7 @@
-"""What paging costs: block-table bytes, page ids per tile, tiles that straddle pages.
+"""What paging costs: bytes of the block table, page ids per tile, and tiles that straddle pages.
 
-The bandwidth is negligible (one int32 per page of keys); the latency is not: a tile's addresses wait for its page ids.
+The bandwidth is negligible (one int32 per page of keys). The latency is not: the addresses of a tile wait for its page
+ids.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Paging(Shown):
 
 
 def expand_page_ids(ids: Sequence[int], ratio: int) -> list[int]:
-    """Kernel page ids of allocator pages that are `ratio` kernel pages long.
+    """Kernel page ids of allocator pages, each of which is `ratio` kernel pages long.
 
     >>> expand_page_ids([0, 1, 2], 2)
     [0, 1, 2, 3, 4, 5]
@@ -72,12 +73,12 @@ def expand_page_ids(ids: Sequence[int], ratio: int) -> list[int]:
 
 
 def allocator_ratio(kv: KvCache) -> int:
-    """Kernel pages per allocator page. GateError when the kernel's page does not divide the allocator's."""
+    """Kernel pages per allocator page. Raises GateError when the kernel's page size does not divide the allocator's."""
     size = kv.allocator_page_size or kv.page_size
     if size % kv.page_size:
         raise GateError(
-            f"allocator page {size} is not a multiple of the kernel page {kv.page_size}: engines refuse this at "
-            f"start-up, it is not a slow path; use a kernel page that divides {size}",
+            f"allocator page {size} is not a multiple of the kernel page {kv.page_size}: engines refuse this when they "
+            f"start and do not take a slower path; use a kernel page that divides {size}",
             code="allocator_page_not_multiple",
         )
     return size // kv.page_size

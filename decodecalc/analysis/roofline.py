@@ -1,8 +1,8 @@
 """Arithmetic of one layer against the roofline.
 
-FLOP count two per multiply-add: 2 * q_heads * (D_k + D_v) per (query token, visible key), the two matrix products.
-Softmax's exponentials are left out, as everywhere in the field. Intensity is FLOP over useful KV bytes: 2g/b for a
-group of g query heads and b bytes an element.
+A multiply-add counts as two FLOP: the two matrix products have 2 * q_heads * (D_k + D_v) FLOP per (query token, visible
+key). The exponentials of the softmax are left out, as is usual. Intensity is FLOP over useful KV bytes: 2g/b for a
+group of g query heads and b bytes per element.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def attention_flop(geo: Geometry, seq_lens: tuple[int, ...], q_lens: tuple[int, 
 
 
 def intensity_limit(geo: Geometry, kv: KvCache) -> float:
-    """FLOP per KV byte of one query token over many keys: 2g/b, for MLA 2 * q_heads * (D_k + D_v) / (D_k * b).
+    """FLOP per KV byte of one query token over many keys: 2g/b, and 2 * q_heads * (D_k + D_v) / (D_k * b) for MLA.
 
     >>> intensity_limit(Geometry(32, 8, 128), KvCache())
     4.0

@@ -1,7 +1,8 @@
 """Every split of every request: its keys, its tiles, and whether it has work.
 
-States: `live` (has keys to read), `outside window` (live, but every key lies before the window: the block passes the
-early exit and writes a neutral partial), `early exit` (launched or asked for, no keys).
+A split has one of three states. `live`: it has keys to read. `outside window`: it is live, but all of its keys lie
+before the window, so the block passes the early exit and writes a neutral partial state. `early exit`: it was launched
+or asked for, but has no keys.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Segment:
 
 
 def segments(plan: LaunchPlan, request: int | None = None) -> Iterator[Segment]:
-    """Splits in launch order, up to the launched count (early exits included), of one request or of all."""
+    """Splits of one request, or of all, in launch order up to the launched count, early exits included."""
     check_plan(plan)
     chosen = range(plan.batch.size) if request is None else (request,)
     for r in chosen:

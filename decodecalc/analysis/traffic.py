@@ -1,9 +1,12 @@
-"""Bytes that one layer of one decode step moves: keys and values, partial states, queries, output, block table.
+"""Bytes that one layer of one decode step moves: keys and values, partial states, queries and output.
 
-Two counts of the same keys are kept apart: `kv_read_bytes` (each visible key once: the useful bytes) and
-`kv_requested_bytes` (what stage 1 asks for, whole tiles at the window's edge, once for every block that walks them:
-an engine that does not share a KV head over its query heads asks once per query head; most of those repeats hit L2).
-Partial states likewise: `live` moves, `allocated` is what the buffers hold (an upper bound, not traffic).
+The same keys are counted in two ways. `kv_read_bytes` counts each visible key once: these are the useful bytes.
+`kv_requested_bytes` is what stage 1 asks for: whole tiles at the edge of a window, once for every block that walks
+them. An engine that does not share a KV head over its query heads asks once per query head; most of those repeated
+reads hit L2.
+
+Partial states are also counted in two ways: live states are moved, while allocated bytes are what the buffers hold (an
+upper bound, not traffic).
 """
 
 from __future__ import annotations
@@ -67,12 +70,14 @@ class Traffic(Shown):
 
     @property
     def cache_read_bytes(self) -> Any:
-        """What a layer reads to attend: keys and values and, of a sparse layer, the index keys and the list."""
+        """Bytes that a layer reads from its caches: keys and values, and for a sparse layer the index keys and the
+        list."""
         return self.kv_read_bytes + self.indexer_read_bytes + self.index_list_bytes
 
     @property
     def total_bytes(self) -> Any:
-        """Useful KV, a sparse layer's index keys and list, partial states both ways, queries and output."""
+        """All bytes: useful KV, index keys and list of a sparse layer, partial states written and read, queries and
+        output."""
         return self.cache_read_bytes + self.partial_traffic_bytes + self.query_bytes + self.output_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,8 +85,9 @@ class Traffic(Shown):
         return {**asdict(self), "cache_read_bytes": self.cache_read_bytes, "total_bytes": self.total_bytes}
 
 
-# Above this share of the KV bytes, splitting moves so much state that fewer splits deserve a look. A convention of this
-# tool, not a measurement: at 512 keys of Llama-3-8B the allocated states reach a quarter of the KV, at 128 keys half.
+# Above this share of the KV bytes, splitting moves enough state that fewer splits deserve a look. It is a convention of
+# this tool, not a measurement: at 512 keys of Llama-3-8B the allocated states reach a quarter of the KV, at 128 keys
+# half.
 WORTHWHILE_SHARE = 0.25
 
 
@@ -98,7 +104,8 @@ def visible_keys(length: Any, q_len: Any, window: int | None) -> Any:
 def sparse_counts(geo: Geometry, context: Any, q_len: Any) -> tuple[Any, Any, Any]:
     """(useful cache entries, index keys, indices) of a request with `context` keys; numbers or arrays.
 
-    Each query token has a list of its own, of at most the entries that there are; the nearest keys are shared.
+    Each query token has a list of its own; together the lists name at most the entries that exist. The nearest keys are
+    shared.
     """
     gather = geo.gather
     if gather is None:
@@ -114,7 +121,8 @@ def sparse_counts(geo: Geometry, context: Any, q_len: Any) -> tuple[Any, Any, An
 
 
 def traffic(plan: LaunchPlan) -> Traffic:
-    """Bytes moved by this plan. Element sizes come from the plan's cache and query types; output is as wide as Q."""
+    """Bytes that this plan moves. Element sizes come from the plan's cache and query types; the output has 16 bits, or
+    32 with fp32 queries."""
     check_plan(plan)
     geo, batch = plan.geometry, plan.batch
     live = sum(s * q for s, q in zip(plan.partial_splits, batch.q_lens))
@@ -136,7 +144,7 @@ def traffic(plan: LaunchPlan) -> Traffic:
 
 
 def traffic_arrays(geo: Geometry, kv: KvCache, batches: Batches, found: Launches) -> Traffic:
-    """The same for every step of a whole-array launch: each field is an [N] array (or a number where all agree)."""
+    """Bytes for every step of a whole-array launch: each field is an [N] array (or a number where all steps agree)."""
     read = batches.seq_lens if found.keys_read is None else found.keys_read
     per_request = found.is_split * batches.query_tokens * geo.q_heads * found.launched
     contexts = batches.seq_lens if batches.contexts is None else batches.contexts
@@ -200,7 +208,7 @@ def _index_key_bytes(geo: Geometry) -> float:
 
 
 def ratio(a: Any, b: Any) -> Any:
-    """a / b, and 0 where there is nothing to divide by; numbers or arrays."""
+    """a / b, or 0 where b is 0; numbers or arrays."""
     if isinstance(b, np.ndarray):
         return np.divide(a, b, out=np.zeros(b.shape), where=b != 0)
     return a / b if b else 0.0

@@ -1,8 +1,8 @@
-"""Decode steps and launches as arrays: N steps of R request classes each.
+"""Decode steps and launches as arrays: N steps with R request classes each.
 
-One rule serves both doors. A single plan is N = 1 with one class per request; a sweep is N scenarios of one class each,
-whose `counts` say how many equal requests the batch holds. Geometry, cache and GPU are plain numbers of the whole array
-(rules branch on them); lengths, query tokens and batch sizes vary along it.
+The same rule serves one step and many. A single plan is N = 1 with one class per request. A sweep is N scenarios with
+one class each, whose `counts` say how many equal requests the batch holds. Geometry, cache and GPU are plain numbers of
+the whole array, because rules branch on them; lengths, query tokens and batch sizes vary along it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ DETERMINISM = ("invariant", "fixed size", "fixed count", "batch-dependent")
 
 @dataclass(frozen=True)
 class Batches:
-    """seq_lens, q_lens, counts: int64 [N, R]. A class with count 0 is absent.
+    """Decode steps. `seq_lens`, `q_lens` and `counts` are int64 [N, R]; a class with count 0 is absent.
 
-    contexts [N, R]: keys of the sequences where `seq_lens` counts the entries that a sparse layer gathers from them.
+    `contexts` [N, R] are the keys of the sequences where `seq_lens` counts the entries that a sparse layer gathers from
+    them.
     """
 
     seq_lens: IntArray
@@ -39,24 +40,25 @@ class Batches:
 
     @classmethod
     def single(cls, batch: Batch) -> Batches:
-        """One ragged step: [1, B]."""
+        """One step, whose requests may differ: [1, B]."""
         lens = np.asarray(batch.seq_lens, dtype=np.int64)[None, :]
         contexts = None if batch.contexts is None else np.asarray(batch.contexts, dtype=np.int64)[None, :]
         return cls(lens, np.asarray(batch.q_lens, dtype=np.int64)[None, :], np.ones_like(lens), contexts)
 
     @classmethod
     def uniform(cls, batch: Any, context: Any, q_len: Any = 1) -> Batches:
-        """N uniform steps from arrays (or numbers) that broadcast: [N, 1]."""
+        """N steps of equal requests, from arrays (or numbers) that broadcast: [N, 1]."""
         b, c, q = np.broadcast_arrays(*(np.asarray(x, dtype=np.int64) for x in (batch, context, q_len)))
         return cls(c.reshape(-1, 1), q.reshape(-1, 1), b.reshape(-1, 1))
 
     def take(self, steps: IntArray) -> Batches:
-        """These steps only."""
+        """The batches with these steps only."""
         contexts = None if self.contexts is None else self.contexts[steps]
         return Batches(self.seq_lens[steps], self.q_lens[steps], self.counts[steps], contexts)
 
     def seen_by(self, geometry: Geometry) -> Batches:
-        """The steps as the kernel of such a layer sees them: a sparse layer's has a list of entries per request."""
+        """The steps as the kernel of this layer sees them. For a sparse layer every request has a list of gathered
+        entries."""
         gather = geometry.gather
         if gather is None or self.contexts is not None:
             return self
@@ -108,25 +110,25 @@ class Batches:
 
     @cached_property
     def max_q_len(self) -> IntArray:
-        """Most query tokens of a request [N]."""
+        """Most query tokens of any request [N]."""
         return self.largest(self.q_lens)
 
 
 @dataclass(frozen=True, slots=True)
 class GateArray:
-    """One condition over the whole array."""
+    """One condition, evaluated for the whole array."""
 
     name: str
     """The gate's code, in snake case."""
     passed: Any
     """bool or bool [N]: whether the condition lets the step through."""
     reason: Callable[[int], str]
-    """`reason(n)` words the outcome of step n; it is called only where somebody reads it."""
+    """`reason(n)` puts the outcome of step n into words. It is called only where somebody reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelArray:
-    """One kernel over the whole array. Every entry is a number or an [N] array."""
+    """One kernel, described for the whole array. Every entry is a number or an [N] array."""
 
     name: str
     """The kernel's own name, as a profiler shows it without its template arguments."""
@@ -137,7 +139,7 @@ class KernelArray:
     threads: int | None
     """Threads of a block; None where the source does not fix them."""
     live_blocks: Any
-    """Blocks that do work; the rest of the grid returns at once. None where nobody asks."""
+    """Blocks that do work; the others return at once. None where the count is never used."""
     tile_keys: Any = None
     """Keys that one iteration of the loop loads, for stage 1."""
     when: Any = True
@@ -145,7 +147,7 @@ class KernelArray:
 
     @property
     def launched_blocks(self) -> Any:
-        """Blocks in the grid, where it is launched."""
+        """Blocks in the grid, in steps that launch the kernel."""
         blocks: Any = 1
         for extent in self.grid:
             blocks = blocks * extent
@@ -156,7 +158,7 @@ class KernelArray:
 class Launches:
     """What a policy launches for every step of a `Batches`.
 
-    Shapes: N steps of R request classes; a field is [N] or [N, R] as its text says, or a plain number for all.
+    There are N steps of R request classes. A field is [N] or [N, R], as its text says, or a plain number for all steps.
     `check` says whether the parts agree with each other.
     """
 
@@ -167,11 +169,12 @@ class Launches:
     requested: Any
     """[N, R]: splits that the rule asked for."""
     launched: Any
-    """[N]: the grid's split extent."""
+    """[N]: splits in the grid."""
     live: Any
     """[N, R]: splits that own keys."""
     split_keys: Any
-    """[N, R]: keys of a split; split i owns the keys from first_key + i * split_keys up to the request's end."""
+    """[N, R]: keys of a split. Split i owns the keys from first_key + i * split_keys on, up to the end of the request.
+    """
     blocks_per_split: Any
     """[N, R]: stage-1 blocks that walk each live split, over all KV heads and query tiles."""
     tile_keys: Any
@@ -184,41 +187,43 @@ class Launches:
     """[N]: size of one partial state of one (query token, query head, split) in fp32 numbers; a 16-bit value counts as
     half."""
     scratch_bytes: Any
-    """[N]: partial-state buffers that the engine allocates."""
+    """[N]: bytes of the partial-state buffers that the engine allocates."""
     determinism: str
     """Where split boundaries come from: `invariant`, `fixed size`, `fixed count` or `batch-dependent`."""
     gates: tuple[GateArray, ...] = ()
     """Named conditions with their outcomes."""
     working: Any = None
-    """[N, R]: live splits with a tile inside the window; None: all of them."""
+    """[N, R]: live splits with a tile inside the window; None means all live splits."""
     keys_read: Any = None
-    """[N, R]: keys that each block column of a request loads; None: all."""
+    """[N, R]: keys that each block column of a request loads; None means all keys."""
     first_key: Any = 0
-    """[N, R]: where the first split begins."""
+    """[N, R]: the first key of the first split."""
     unsplit_blocks: Any = None
-    """[N]: blocks with work if nothing were split; None: from blocks_per_split."""
+    """[N]: blocks with work if nothing were split; None derives them from blocks_per_split."""
     detail: Any = None
-    """The engine's own quantities, a dataclass of numbers, [N] and [N, R] arrays."""
+    """The engine's own quantities: a dataclass of numbers, [N] arrays and [N, R] arrays."""
     path_names: tuple[str, str] = ("unsplit", "split")
-    """What the two paths are called."""
+    """The names of the unsplit and the split path."""
     key_ranges: Callable[[int], Sequence[list[KeyRange]]] | None = None
-    """`key_ranges(n)` replaces the regular partition where a policy's is irregular (work lists)."""
+    """`key_ranges(n)` replaces the regular partition where a policy has an irregular one (a work list)."""
     partial_splits: Any = None
-    """[N, R]: splits whose partial state goes through memory; None: the live ones of split steps. Fewer splits do that
-    where some write final output, or hand their state on in shared memory."""
+    """[N, R]: splits whose partial state goes through memory; None means the live splits of split steps. There are
+    fewer where some splits write final output, or hand their state on in shared memory."""
     shared_slots: bool = False
-    """`launched` counts slots of the whole batch, which the requests share, not splits of each request."""
+    """Whether `launched` counts slots that all requests of the batch share, rather than splits of each request."""
     interleave_keys: Any = None
-    """[N]: None where splits are contiguous; else the keys of one tile (0 in steps whose splits are contiguous), and
-    split i owns the tiles i, i + live, i + 2 * live, … from first_key on; split_keys is then the most that one owns."""
+    """None where splits are contiguous. Otherwise [N]: the keys of one tile (0 in steps whose splits are contiguous);
+    split i owns the tiles i, i + live, i + 2 * live, … counted from first_key, and split_keys is the most that one
+    split owns."""
     merge_in: Any = MERGE_KERNEL
     """[N]: where a split step combines its partial states, one of `MERGES`."""
 
     def check(self, batches: Batches) -> None:
-        """AssertionError when parts of the launch contradict each other; it names the first contradiction.
+        """Raises AssertionError when parts of the launch contradict each other; the message names the first
+        contradiction.
 
-        Live splits tile each request's keys, no count exceeds the one it is part of, live blocks fit their grids, and a
-        merge kernel runs exactly where split steps say that a kernel merges.
+        The live splits must tile the keys of each request, no count may exceed the count that contains it, live blocks
+        must fit their grids, and a merge kernel must run exactly in the split steps whose `merge_in` says so.
         """
         shape = batches.seq_lens.shape
 
@@ -253,7 +258,7 @@ class Launches:
             merges |= when & (kernel.role == "merge")
         wanted = np.broadcast_to(np.asarray(self.is_split, dtype=bool), (batches.n,))
         by_kernel = np.broadcast_to(np.asarray(self.merge_in) == MERGE_KERNEL, (batches.n,))
-        agree(~wanted | (merges == by_kernel), "a merge kernel runs where none merges, or the reverse")
+        agree(~wanted | (merges == by_kernel), "a merge kernel runs where none should, or is missing where one should")
 
     def interleave_at(self, n: int) -> int | None:
         """Keys of the tiles that step n deals to its splits in turn; None where its splits are contiguous."""
@@ -267,12 +272,12 @@ class Launches:
         return np.where(split[:, None] if split.ndim else split, self.live, 0)
 
     def merge_kernels(self, n: int) -> IntArray:
-        """Merge kernels that each of the n steps launches: 0 where stage 1 merges by itself."""
+        """Merge kernels that each of the n steps launches; 0 where stage 1 merges by itself."""
         merges = [kernel for kernel in self.kernels if kernel.role == "merge"]
         return sum((np.where(k.when, 1, 0) for k in merges), np.zeros(n, dtype=np.int64))
 
     def take(self, steps: IntArray, n: int) -> Launches:
-        """These of the n steps only, without gates and detail."""
+        """The launches of these steps (of n) only, without gates and detail."""
 
         def some(value: Any) -> Any:
             return value[steps] if isinstance(value, np.ndarray) and value.ndim and len(value) == n else value
@@ -305,7 +310,7 @@ class Launches:
 
 
 def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
-    """A plan as arrays of one step: what its policy's array rule returned for the requests one by one."""
+    """A plan as arrays of one step: what the array rule of its policy returned, with a class for each request."""
 
     def per_request(values: Sequence[int]) -> IntArray:
         return np.array([values], dtype=np.int64)
@@ -362,9 +367,9 @@ def row(value: Any, n: int, r: int) -> tuple[int, ...]:
 
 
 def visible_start(batches: Batches, window: int | None) -> IntArray:
-    """First key that any query token of a request can see [N, R]: 0 without a window.
+    """The first key that any query token of a request can see [N, R]; 0 without a window.
 
-    The first of q tokens sits at position L - q and sees `window` keys, itself included.
+    The first of q tokens sits at position L - q and sees `window` keys, its own included.
     """
     if window is None:
         return np.zeros_like(batches.seq_lens)

@@ -1,4 +1,4 @@
-"""Options of an engine: frozen dataclasses whose fields carry their kind, help text and the engine's own flag."""
+"""Options of an engine: frozen dataclasses whose fields carry their kind, their help text and the engine's own flag."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def option(
 ) -> Any:
     """A dataclass field that is an engine option.
 
-    kind: int, bool, float, str, ints (a list) — with `?` when None is allowed. flag: how the engine itself spells it.
-    low: the least value of an int. choices: all values of a str; words that stand in for a value of another kind.
+    kind: int, bool, float, str or ints (a list), followed by `?` when None is allowed. flag: how the engine itself
+    spells the option. low: the least value of an int. choices: all values of a str, or words that replace a value of
+    another kind.
     """
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "choices": choices, "low": low})
 
@@ -29,7 +30,7 @@ class EngineOptions:
 
     @classmethod
     def from_mapping(cls: type[T], engine: str, values: Mapping[str, Any]) -> T:
-        """Options from names and values (strings are parsed). Errors: UnknownNameError, InputError."""
+        """Options from names and values; strings are parsed. Raises UnknownNameError and InputError."""
         known = {f.name: f for f in fields(cls)}
         for name in values:
             if name not in known:

@@ -1,8 +1,7 @@
-"""LaunchPlan: everything one engine would launch for the attention of one layer in one decode step.
+"""LaunchPlan: everything that one engine launches for the attention of one layer in one decode step.
 
-A plan is exact: it is what the engine's own code computes for its grid and its key ranges. `launched`, `requested`
-and `live` are three different counts (the grid's extent, what the rule asked for, what has keys to read) and are
-never mixed.
+A plan is exact: it holds what the engine's own code computes for its grid and its key ranges. Three counts are kept
+apart: `launched` (the extent of the grid), `requested` (what the rule asked for) and `live` (what has keys to read).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 KeyRange = tuple[int, int]
 
-# Where partial states are combined (`LaunchPlan.merge_in`).
+# Where partial states are combined (the values of `LaunchPlan.merge_in`).
 MERGE_KERNEL, LAST_BLOCK, OWNER_BLOCK, CLUSTER, GRID = "kernel", "last_block", "owner_block", "cluster", "grid"
 MERGES = {
     MERGE_KERNEL: "a kernel of its own, launched after stage 1, combines the partial states",
@@ -88,9 +87,9 @@ class KernelLaunch:
 class KeyRanges(Sequence[list[KeyRange]]):
     """Key ranges of each request's live splits, made on demand: `ranges[r]` is [(start, end), …], end exclusive.
 
-    interleave_keys: None where split i owns keys [first + i*split_keys, …); else the keys of one tile, and split i of n
-    live ones takes the tiles i, i + n, i + 2n, … counted from `first`. `ranges[r]` then gives the span of each split,
-    from its first key to its last one: the spans overlap.
+    interleave_keys is None where split i owns the keys from first + i*split_keys on. Otherwise it is the keys of one
+    tile, and split i of n live splits takes the tiles i, i + n, i + 2n, … counted from `first`. `ranges[r]` then gives
+    the span of each split, from its first key to its last one, and the spans overlap.
     """
 
     def __init__(
@@ -269,7 +268,8 @@ class LaunchPlan(Shown):
 
     @property
     def merge(self) -> KernelLaunch | None:
-        """The kernel that combines partial states, when there is one: a split launch may merge without (`merge_in`)."""
+        """The kernel that combines partial states; None where no kernel does. A split launch may merge without one
+        (`merge_in`)."""
         return next((k for k in self.kernels if k.role == "merge"), None)
 
     @property
@@ -283,7 +283,7 @@ class LaunchPlan(Shown):
         return s_star(self.gpu.sm_count, self.unsplit_blocks)
 
     def gate(self, name: str) -> Gate:
-        """The gate called `name`; KeyError when this policy has none."""
+        """The gate called `name`. Raises KeyError when this policy has no such gate."""
         for gate in self.gates:
             if gate.name == name:
                 return gate

@@ -1,4 +1,4 @@
-"""Policy: one engine's rule, in every version we know, behind one scalar and one whole-array door."""
+"""Policy: the rule of one engine in every known version, for one step and for whole arrays of steps."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """A version of a policy.
-
-    name: the release it was read from. covers: (first, last) release it is known to hold for, both included.
-    source: repository, files and symbols. rules: what differs between versions, as a frozen dataclass of parameters.
-    """
+    """A version of a policy."""
 
     name: str
+    """The release that it was read from."""
     source: str
+    """Repository, files and symbols."""
     covers: tuple[str, str] | None = None
+    """The first and the last release for which it is known to hold; None where that was not established."""
     rules: Any = None
+    """What differs between versions: a frozen dataclass of parameters."""
     note: str = ""
+    """What this version changed."""
 
 
 def version_key(text: str) -> tuple[int, ...]:
-    """Release numbers in order: 0.27.1 after 0.27, post releases after their base; 0.27 and 0.27.0 are the same."""
+    """A key that orders releases: 0.27.1 is after 0.27, a post release after its base; 0.27 and 0.27.0 are equal."""
     digits = [int(d) for d in "".join(c if c.isdigit() else " " for c in text).split()]
     while len(digits) > 1 and digits[-1] == 0:
         digits.pop()
@@ -88,10 +89,10 @@ class Policy:
         raise NotImplementedError
 
     def check_layer(self, geo: Geometry) -> None:
-        """GateError (`sparse_layer`) where the layer gathers its keys and the engine reads whole sequences."""
+        """Raises GateError (`sparse_layer`) where the layer gathers its keys and the engine reads whole sequences."""
         if geo.gather is not None and not self.traits.sparse:
             raise GateError(
-                f"{self.name}: this layer gathers its keys by a list and the engine reads whole sequences "
+                f"{self.name}: this layer reads a list of selected keys, but the engine reads whole sequences "
                 f"(as_dense=True, on the command line --as-dense, plans it as if every key were read)",
                 "sparse_layer",
             )
@@ -99,7 +100,7 @@ class Policy:
     def on_layer(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
     ) -> tuple[Batches, Launches]:
-        """`launches` for a layer that may be sparse, and the batches as its kernel sees them."""
+        """`launches` for a layer that may be sparse, together with the batches as its kernel sees them."""
         self.check_layer(geo)
         seen, kv = batches.seen_by(geo), self.cache_of(kv)
         found = self.launches(geo, seen, kv, gpu, options, version)
@@ -128,7 +129,7 @@ class Policy:
         return given if isinstance(given, EngineOptions) else self.options_type.from_mapping(self.name, given or {})
 
     def version(self, name: str | None = None) -> PolicyVersion:
-        """The version called `name`, or the one whose range covers it; the newest when None."""
+        """The version called `name`, or the one whose range covers it; the newest one when `name` is None."""
         if name is None:
             return self.versions[0]
         for version in self.versions:
@@ -145,8 +146,8 @@ class Policy:
         return tuple(f.name for f in fields(cls.options_type))
 
     def own_options(self, given: Mapping[str, Any], model_kv_heads: int | None = None) -> dict[str, Any]:
-        """Those of the given options that this engine has. model_kv_heads: the model-wide KV-head count of the rank,
-        for engines whose rule looks at it; an option given under that name comes first."""
+        """The given options that this engine has. Engines whose rule depends on it also get `model_kv_heads`, the
+        model-wide KV-head count of the rank, unless an option of that name is given."""
         own = self.option_names()
         taken = {name: value for name, value in {**self.preset, **given}.items() if name in own}
         if model_kv_heads is not None and "model_kv_heads" in own:
@@ -164,7 +165,7 @@ class Policy:
     ) -> LaunchPlan:
         """The plan of one step: the array rule at N = 1, with its gates put into words.
 
-        GateError (`sparse_layer`) for a sparse layer where the engine reads whole sequences only.
+        Raises GateError (`sparse_layer`) for a sparse layer where the engine reads whole sequences only.
         """
         self.check_layer(geo)
         batch, kv = batch.seen_by(geo), self.cache_of(kv)

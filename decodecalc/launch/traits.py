@@ -1,8 +1,8 @@
-"""Traits: what the rest of the project may ask about an engine beside its launch.
+"""Traits: what the rest of the project may ask about an engine, apart from its launch.
 
-A policy says what is launched. Its traits say what servers call the engine, which setting fixes its splits, how its
-reproducible mode is entered, whose measurements predict its time, and how the bundled kernel can run its partition for
-a proof. Code outside an engine's folder reads these fields; it never asks for an engine by name.
+A policy says what is launched. Its traits say by which names servers call the engine, which setting fixes its splits,
+how its reproducible mode is entered, whose measurements predict its time, and how the bundled kernel can run its
+partition to verify it. Code outside an engine's folder reads these fields; it never asks for an engine by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SplitSetting:
     text: str
     """What a user types; `{splits}` stands for the count, `{pages}` for the pages that one split then holds."""
     option: str
-    """The option of our policy that stands for the setting."""
+    """The option of this policy that corresponds to the setting."""
 
     @property
     def in_pages(self) -> bool:
@@ -30,18 +30,18 @@ class SplitSetting:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How the bundled kernel is told where this engine cuts a request's keys.
+    """How the bundled kernel is told where this engine cuts the keys of a request.
 
-    The kernel is given as little as possible, so that what it then does is an observation and not a copy of the plan.
+    The kernel is told as little as possible, so that what it then does is an observation and not a copy of the plan.
     """
 
     rule: str = SIZES
-    """`count`: one split count for the batch; `counts`: one for each request; `size`: keys of a split, one number for
-    the batch; `sizes`: one for each request; `irregular`: cuts that follow no number a request (not run)."""
+    """`count` gives one split count for the batch and `counts` one for each request; `size` gives the keys of a split
+    for the batch and `sizes` for each request. `irregular` cuts follow no single number per request and are not run."""
     unit_keys: int | None = None
     """Splits are whole multiples of this many keys; None takes the plan's tile."""
     pads_grid: bool = False
-    """The first grid extent holds blocks beyond the requests' own, as padding."""
+    """Whether the first grid extent holds padding: blocks beyond those of the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class Traits:
     graph_setting: SplitSetting | None = None
     """The setting of a server that bounds the split count under CUDA graphs; None where that is `split_setting`."""
     invariant_option: tuple[str, object] | None = None
-    """The option of our policy, and its value, that stands for the engine's reproducible mode."""
+    """The option of this policy, with its value, that selects the engine's reproducible mode."""
     by_hand_option: str | None = None
     """An option that fixes the size or count of splits, for engines without a reproducible mode."""
     time_kernels: tuple[str, str] | None = None
     """Kernels in a calibration that measure the unsplit and the split path; None takes the engine's name for both."""
     schedules_once_a_step: bool = False
-    """The scheduler kernel serves all layers of a step, so that a layer's time does not hold it."""
+    """Whether one scheduler kernel serves all layers of a step, so that the time of a layer does not contain it."""
     partition: Partition = field(default_factory=Partition)
     """How the bundled kernel is told the engine's cuts."""
     graph_option: tuple[str, object] | None = None
@@ -76,11 +76,12 @@ class Traits:
     longest_in_pages: bool = False
     """Whether that option counts pages instead of keys."""
     sparse: bool = False
-    """The kernel reads gathered lists: it plans sparse layers, and `Batches` then counts the entries of the lists."""
+    """Whether the kernel reads lists of gathered keys. It then plans sparse layers, and `Batches` counts the entries of
+    the lists."""
 
     @property
     def count_option(self) -> str | None:
-        """The option of our policy that takes a split count; None where the engine takes none by hand."""
+        """The option of this policy that takes a split count; None where no option does."""
         if self.split_setting is None:
             return self.by_hand_option
         return None if self.split_setting.in_pages else self.split_setting.option

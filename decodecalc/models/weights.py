@@ -1,7 +1,7 @@
 """Bytes of a model's weights, from the shapes that its configuration states.
 
-Norms, biases and rotary tables are left out: they are below a thousandth of the whole. A family whose layers are put
-together in a way that is not known here has no weights (None), and nothing is guessed in their place.
+Norms, biases and rotary tables are left out: they are below a thousandth of the whole. A family whose layers are built
+in a way that is not known here has no weights (None); nothing is guessed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WeightPart:
     params: int
     """Parameters."""
     most_shards: int | None = None
-    """Ranks that they can be divided over; None is any number, 1 is a copy on every rank."""
+    """Ranks over which they can be divided; None stands for any number, 1 for a copy on every rank."""
     quantized: bool = True
     """Whether a quantised checkpoint stores them in few bits."""
     experts: int = 0
@@ -78,9 +78,9 @@ class WeightPart:
     def share_read(self, tokens: int) -> float:
         """Share of the matrices that a step of `tokens` query tokens reads.
 
-        All of a dense part. Of routed experts those that at least one token visits, for a router that visits all
-        equally often: 1 - (1 - k / E)^tokens; a router with favourites reads fewer. A row a token of the embedding,
-        taken for nothing.
+        Dense parts are read whole. Of the routed experts, those are read that at least one token visits; for a router
+        that visits all of them equally often the share is 1 - (1 - k / E)^tokens, and a router with favourites reads
+        fewer. The embedding is read one row per token, which counts as nothing.
         """
         if self.name == "embedding":
             return 0.0
@@ -98,7 +98,7 @@ class Weights:
     stored: str = "bf16"
     """How the checkpoint stores linear layers: a name of `LINEAR_BYTES`."""
     only_experts: bool = False
-    """The checkpoint quantises routed experts alone."""
+    """Whether the checkpoint quantises only the routed experts."""
 
     @property
     def params(self) -> int:
@@ -113,10 +113,10 @@ class Weights:
     def rank_bytes(
         self, *, tp: int = 1, expert_ranks: int | None = None, stored: str | None = None, tokens: int | None = None
     ) -> float:
-        """Bytes that one rank of `tp` stores, or reads in a step of `tokens` tokens where those are given.
+        """Bytes that one rank of `tp` stores, or that it reads in a step of `tokens` tokens where these are given.
 
-        expert_ranks: ranks that the routed experts are divided over, `tp` when None. stored: another storage of the
-        linear layers than the checkpoint's own.
+        expert_ranks: ranks over which the routed experts are divided; None stands for `tp`. stored: how linear layers
+        are stored, where it differs from the checkpoint.
         """
         kind = stored or self.stored
         total = 0.0
