@@ -12,14 +12,24 @@ from decodecalc.errors import InputError
 @click.command("engines", epilog="Example:  decodecalc engines vllm-triton")
 @click.argument("engine", required=False)
 @click.option("--installed", is_flag=True, help="Compare installed engines with our policies, without importing them.")
+@click.option(
+    "--runnable", is_flag=True, help="List whose own kernels `verify --kernel own` can run here, and why not."
+)
 @click.option("--path", type=click.Path(exists=True), help="With --installed: an installation or source checkout.")
 @output_options
-def command(engine: str | None, installed: bool, path: str | None, format_: str, output: str | None) -> int:
+def command(
+    engine: str | None, installed: bool, runnable: bool, path: str | None, format_: str, output: str | None
+) -> int:
     """List policies, or show one: its rule in words and formula, versions, sources, options."""
     from decodecalc.tables.engines import engine_table, engines_table
 
     if path and not installed:
         raise InputError("--path goes with --installed")
+    if runnable:
+        from decodecalc.tables.runnable import runnable_table
+
+        emit(runnable_table(engine), format_, output)
+        return 0
     if installed:
         from decodecalc.tables.installed import installed_table
 

@@ -28,7 +28,8 @@ WITHOUT_GPU = (
     "without a GPU, --dry-run shows what would be checked, and --device interpreter checks the kernels' logic where "
     "torch and Triton are installed"
 )
-SUITES = ("quick", "standard", "full", "tiny")
+SUITES = ("quick", "standard", "full", "tiny", "engines")
+KERNELS = ("bundled", "own")
 FORMATS = ("table", "csv", "json", "markdown", "html")
 _OWN_SCENARIO = ("model", "q_heads", "batch", "context", "seq_lens")
 
@@ -38,7 +39,13 @@ _OWN_SCENARIO = ("model", "q_heads", "batch", "context", "seq_lens")
     epilog="Examples:  decodecalc verify --suite standard --report verify-h200   |   decodecalc verify --model "
     "llama3-8b --tp 8 --batch 1 --context 32k --engine vllm-triton",
 )
-@click.option("--suite", type=click.Choice(SUITES), help="A set of scenarios. [default: quick, without --model]")
+@click.option("--suite", type=click.Choice(SUITES),
+              help="A set of scenarios. [default: quick, or engines with --kernel own, without --model]")  # fmt: skip
+@click.option("--kernel", type=click.Choice(KERNELS), default="bundled", show_default=True,
+              help="Run the bundled kernel under each engine's rule, or the installed engines' own kernels "
+              "(claims 1, 2, 10, 11).")  # fmt: skip
+@click.option("--traces", metavar="DIR", type=click.Path(file_okay=False),
+              help="With --kernel own: keep the profiler's record of each case's kernels here.")  # fmt: skip
 @layer_options
 @batch_options
 @cache_options
@@ -65,18 +72,26 @@ _OWN_SCENARIO = ("model", "q_heads", "batch", "context", "seq_lens")
 def command(**values: Any) -> int:
     """Run a real split-K kernel under each engine's rule and hold every prediction against what happened.
 
-    Thirteen claims per case, each with predicted, observed, difference, verdict and how it was observed. Exit code 0:
+    Thirteen claims per case, each with predicted, observed, difference, verdict and how it was observed. With
+    `--kernel own` the engines' own kernels run instead of the bundled one (`decodecalc engines --runnable` says which
+    are here), and the policies' grids, blocks and kernel names are held against what the profiler saw. Exit code 0:
     all hold; 1: one does not, or could not be checked; 3: no GPU, torch or Triton. Several GPUs: start it with
     torchrun, or give each machine a --shard.
     """
     from decodecalc.engines import load_policies
     from decodecalc.units import parse_shard
     from decodecalc.verify.claims.claim import claim_numbers
+    from decodecalc.verify.own.loop import at_installed_versions, own_claims
     from decodecalc.verify.session.ranks import Ranks
     from decodecalc.verify.session.run import How, Session
     from decodecalc.verify.session.suites import cases, deal
 
-    claims = claim_numbers(values["claims"])
+    own = values["kernel"] == "own"
+    claims = own_claims(values["claims"]) if own else claim_numbers(values["claims"])
+    if values["traces"] and not own:
+        raise InputError("--traces keeps the kernels of --kernel own")
+    if own and values["kind"] == "interpreter":
+        raise InputError("--kernel own runs the engines' own kernels, which need a CUDA GPU: leave --device out")
     shard = parse_shard(values["shard"])
     if values["resume"] and not values["base"]:
         raise InputError("--resume goes on with the run of a --report: give the same --report")
@@ -88,6 +103,7 @@ def command(**values: Any) -> int:
     ranks = Ranks.from_environment()
     interpreted = values["kind"] == "interpreter"
     scenarios, label = _scenarios(values, interpreted)
+    scenarios = at_installed_versions(scenarios) if own else scenarios
     engines = list(dict.fromkeys(name for s in scenarios for name in s.engines))
     load_policies(engines)  # a name that does not exist fails before a device is looked for
     options = resolve_opts(values["opts"], values["batch_invariant"], engines)
@@ -111,7 +127,7 @@ def command(**values: Any) -> int:
     planned = deal(planned, ranks.rank + 1, ranks.world) if ranks.world > 1 else planned
     how = How(
         base=values["base"], resume=values["resume"], seed=values["seed"], counters=values["counters"],
-        calibration=values["calibration"],
+        calibration=values["calibration"], kernel=values["kernel"], traces=values["traces"],
     )  # fmt: skip
     session = Session(device, gpu, ranks, claims, inputs, everyone, how)
     live = ranks.is_first and sys.stderr.isatty()
@@ -169,7 +185,8 @@ def _scenarios(values: dict[str, Any], interpreted: bool) -> tuple[list[Scenario
     if values["suite"] and own:
         raise InputError(f"--suite brings its own scenarios: leave --{own[0].replace('_', '-')} or --suite out")
     if not own:
-        suite = values["suite"] or ("tiny" if interpreted else "quick")
+        usual = "tiny" if interpreted else "engines" if values["kernel"] == "own" else "quick"
+        suite = values["suite"] or usual
         return suite_scenarios(suite, engines), {"suite": suite, "engines": engines}
     layers, batches, kv = resolve_layers(values), resolve_batches(values), resolve_kv(values)
     name = f"{layers.label}/tp{layers.tp}"

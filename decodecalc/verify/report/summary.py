@@ -8,7 +8,7 @@ from typing import Any
 
 from decodecalc.analysis.traffic import traffic
 from decodecalc.verify.claims.claim import BAD, BY_NUMBER, ERROR, FAIL, OFF, PASS, SKIP, Finding
-from decodecalc.verify.report.bars import LARGE_KV_BYTES, MEAN_BAR, P90_BAR
+from decodecalc.verify.report.bars import INSIDE_BAR, LARGE_KV_BYTES, MEAN_BAR, P90_BAR
 from decodecalc.verify.run.runner import Result
 from decodecalc.verify.run.timing import percentile
 from decodecalc.verify.session.suites import Case
@@ -130,7 +130,10 @@ def summarise(rows: Sequence[Row], interrupted: bool = False) -> Summary:
     bad = [c for c in claims if c.failed or c.errors]
     why = [f"claim {c.claim} ({c.name}): {c.failed} failed, {c.errors} broke" for c in bad]
     overall = next((t for t in times if t.name == "all"), None)
-    if overall is not None:
+    inside = [bool(r["inside_interval"]) for r in rows if r["claim"] == 10 and r.get("inside_interval") is not None]
+    if inside:
+        why += _own_times(inside)
+    elif overall is not None:
         if overall.rows < ENOUGH_ROWS:
             off = sum(r["verdict"] == OFF for r in rows if r["claim"] == 10)
             why += [f"claim 10 (time): {off} of {overall.rows} beyond tolerance"] if off else []
@@ -155,6 +158,14 @@ def summarise(rows: Sequence[Row], interrupted: bool = False) -> Summary:
         passed=not why,
         why="; ".join(why),
     )
+
+
+def _own_times(inside: Sequence[bool]) -> list[str]:
+    """What is wrong with the times of engines' own kernels: too many lie outside their predicted intervals."""
+    share = sum(inside) / len(inside)
+    if share >= INSIDE_BAR or (len(inside) < ENOUGH_ROWS and inside.count(False) <= 1):
+        return []
+    return [f"claim 10 (time): {share:.0%} of {len(inside)} times inside their intervals (bar {INSIDE_BAR:.0%})"]
 
 
 def _claim_summary(number: int, rows: Sequence[Row]) -> ClaimSummary:

@@ -2,11 +2,13 @@
 
 Every layer has its own cache; one page table, in shuffled order, serves all of them, as in an engine: from the second
 layer on it comes from the L2. Slots of a last page beyond the request's length hold NaN, table entries beyond a
-request's pages are no page numbers.
+request's pages are no page numbers; for engines' own kernels, which may load what they then mask, both are harmless
+numbers.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +103,20 @@ def layer_bytes(geo: Geometry, kv: KvCache, batch: Batch) -> int:
 
 
 def make_inputs(
-    geo: Geometry, batch: Batch, kv: KvCache, device: str, layers: int = 1, seed: int = 0, min_pages: int = 0
+    geo: Geometry,
+    batch: Batch,
+    kv: KvCache,
+    device: str,
+    layers: int = 1,
+    seed: int = 0,
+    min_pages: int = 0,
+    tail: float = math.nan,
+    no_page: int = NO_PAGE,
 ) -> Inputs:
-    """Random inputs. The same seed, shapes and device give the same tensors."""
+    """Random inputs. The same seed, shapes and device give the same tensors.
+
+    tail: what slots of a last page beyond the request's length hold; no_page: what table entries beyond its pages hold.
+    """
     import torch
 
     gen = torch.Generator(device=device).manual_seed(seed)
@@ -129,13 +142,13 @@ def make_inputs(
     values = None if geo.mla else fill(*pool, geo.v_dim)
     order = torch.randperm(per_layer, generator=gen, device=device).int()
     columns = round_up(max([*pages_of, min_pages]) + 1, TABLE_MULTIPLE)
-    table = torch.full((batch.size, columns), NO_PAGE, dtype=torch.int32, device=device)
+    table = torch.full((batch.size, columns), no_page, dtype=torch.int32, device=device)
     for r, (length, own) in enumerate(zip(batch.seq_lens, order.split(pages_of))):
         table[r, : len(own)] = own
-        tail = length - (len(own) - 1) * page
+        filled = length - (len(own) - 1) * page
         for cache in (keys, values):
-            if cache is not None and tail < page:
-                _poison(cache, own[-1:].long(), tail)
+            if cache is not None and filled < page:
+                _poison(cache, own[-1:].long(), filled, tail)
     indptr = None
     if page == 1:
         ends = torch.tensor(batch.seq_lens, device=device).cumsum(0).int()
@@ -159,11 +172,12 @@ def make_inputs(
     )
 
 
-def _poison(cache: torch.Tensor, pages: torch.Tensor, tail: int) -> None:
-    """NaN in the slots from `tail` on of these pages, in every layer."""
+def _poison(cache: torch.Tensor, pages: torch.Tensor, filled: int, tail: float) -> None:
+    """`tail` in the slots from `filled` on of these pages, in every layer."""
     import torch
 
     if cache.dtype == torch.float8_e4m3fn:  # FP8 has no indexing kernels
-        cache.view(torch.uint8)[:, pages, tail:] = FP8_NAN
+        byte = FP8_NAN if math.isnan(tail) else int(torch.tensor(tail).to(cache.dtype).view(torch.uint8))
+        cache.view(torch.uint8)[:, pages, filled:] = byte
     else:
-        cache[:, pages, tail:] = float("nan")
+        cache[:, pages, filled:] = tail

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
     from decodecalc.verify.claims.claim import Finding
+    from decodecalc.verify.own.loop import OwnRunner
     from decodecalc.verify.report.files import Journal, Report
     from decodecalc.verify.run.device import Device
     from decodecalc.verify.run.runner import Runner
@@ -49,6 +50,10 @@ class How:
     """Whether to read DRAM and L2 counters too."""
     calibration: str | None
     """Path of a calibration file; None takes the shipped or extrapolated one."""
+    kernel: str = "bundled"
+    """Whose kernels run: the bundled one under each engine's rule, or the engines' `own`."""
+    traces: str | None = None
+    """Folder for the profiler's record of each case's kernels; None keeps none. Own kernels only."""
 
 
 class Session:
@@ -81,6 +86,7 @@ class Session:
             "ranks": ranks.world,
             "calibration": self._calibration.label,
             "counters": how.counters,
+            "kernel": how.kernel,
             "state_before": self._before.to_dict(),
         }
 
@@ -96,6 +102,7 @@ class Session:
             self._how.seed,
             self._device.name,
             self._ranks.world,
+            *([] if self._how.kernel == "bundled" else [self._how.kernel]),
         ]
         key = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
         rank = f".rank{self._ranks.rank}" if self._ranks.world > 1 else ""
@@ -106,7 +113,6 @@ class Session:
     ) -> tuple[list[dict[str, Any]], bool]:
         """Rows of every case, and whether Ctrl-C ended it early. `display(total, done)` shows what goes on."""
         from decodecalc.verify.report.summary import rows_of
-        from decodecalc.verify.run.runner import Runner
 
         done: list[list[dict[str, Any]]] = []
         if self._journal is not None:
@@ -115,10 +121,9 @@ class Session:
         finished = {rows[0]["case"] for rows in done if rows}
         out = [row for rows in done for row in rows]
         todo = [case for case in planned if case.id not in finished]
-        runner = Runner(self._device, self._claims, self._calibration, self._how.seed)
         try:
             with display(len(planned), len(finished)) as shown:
-                self._prepare(runner, todo, shown)
+                runner = self._runner(todo, shown)
                 for result in runner.run(todo, shown.finding):
                     rows = rows_of(result)
                     out += rows
@@ -128,6 +133,19 @@ class Session:
         except KeyboardInterrupt:
             return out, True
         return out, False
+
+    def _runner(self, todo: Sequence[Case], display: Display) -> Runner | OwnRunner:
+        """What runs the cases, made ready."""
+        from decodecalc.verify.own.loop import OwnRunner
+        from decodecalc.verify.run.runner import Runner
+
+        if self._how.kernel == "own":
+            return OwnRunner(
+                self._device, self._claims, self._calibration, self._how.seed, trace_folder=self._how.traces
+            )
+        runner = Runner(self._device, self._claims, self._calibration, self._how.seed)
+        self._prepare(runner, todo, display)
+        return runner
 
     def _prepare(self, runner: Runner, todo: Sequence[Case], display: Display) -> None:
         """Counters and compiled kernels, before the loop."""

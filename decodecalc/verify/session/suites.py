@@ -1,7 +1,8 @@
 """Which scenarios a suite holds: a model's layer group on one rank, a decode step, a cache, and the engines to plan it.
 
 `quick` is a minute's look, `standard` what a report is made of, `full` adds long contexts, wide batches and every
-engine. `tiny` is small enough for Triton's CPU interpreter.
+engine. `tiny` is small enough for Triton's CPU interpreter. `engines` holds the steps that engines' own kernels are
+checked on: every engine that has a runner, with what it serves beside plain GQA.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import LIBRARIES, REFERENCE, SERVED, SERVED_MLA
+from decodecalc.engines.registry import LIBRARIES, REFERENCE, SERVED, SERVED_MLA, split_version
 from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
@@ -93,6 +94,7 @@ class _Spec:
     q_len: int = 1
     group: str | None = None
     engines: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 _QUICK = (
@@ -131,13 +133,15 @@ _FULL_EXTRA = (
     _Spec("llama2-7b", 8, ((1, 4096), (64, 4096))),
     _Spec("llama3-8b", 1, ragged=(tuple(range(100, 6500, 200)),)),
 )
-SUITES = ("quick", "standard", "full", "tiny")
+SUITES = ("quick", "standard", "full", "tiny", "engines")
 
 
 def suite_scenarios(name: str, engines: Sequence[str] | None = None) -> list[Scenario]:
     """The scenarios of a suite; `engines` instead of the suite's own choice."""
     if name == "tiny":
         return _tiny(engines)
+    if name == "engines":
+        return list(own_scenarios(engines))
     specs = {"quick": _QUICK, "standard": _STANDARD, "full": _STANDARD + _FULL_EXTRA}.get(name)
     if specs is None:
         raise UnknownNameError("suite", name, SUITES)
@@ -155,7 +159,25 @@ def _scenarios(spec: _Spec, engines: Sequence[str] | None, every: bool) -> Itera
         more = () if group.geometry.mla else (REFERENCE, *LIBRARIES)
         chosen = tuple(engines or (usual + more if every else usual))
         for batch in batches:
-            yield Scenario(f"{spec.model}/tp{spec.tp}", group, batch, kv, chosen, rank.model_kv_heads)
+            label = " ".join([f"{spec.model}/tp{spec.tp}", *(f"{name}={value}" for name, value in spec.options)])
+            yield Scenario(label, group, batch, kv, chosen, rank.model_kv_heads, dict(spec.options))
+
+
+def own_scenarios(engines: Sequence[str] | None) -> Iterator[Scenario]:
+    """Steps for engines' own kernels: each engine on those that its runner says it serves."""
+    from decodecalc.verify.own.runner import all_runners
+
+    for runner in all_runners():
+        if engines is not None and runner.engine not in [split_version(spec)[0] for spec in engines]:
+            continue
+        name = next((spec for spec in engines or () if split_version(spec)[0] == runner.engine), runner.engine)
+        for step in runner.steps:
+            spec = _Spec(
+                step.model, step.tp, steps=() if step.ragged else ((step.batch, step.context),),
+                ragged=(step.ragged,) if step.ragged else (), dtype=step.dtype, page=step.page, q_len=step.q_len,
+                group=step.group, engines=(name,), options=step.options,
+            )  # fmt: skip
+            yield from _scenarios(spec, None, every=False)
 
 
 def _tiny(engines: Sequence[str] | None) -> list[Scenario]:

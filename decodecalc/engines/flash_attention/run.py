@@ -1,0 +1,128 @@
+"""FlashAttention 2 and 3 as vLLM builds and calls them (`vllm.vllm_flash_attn`)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from decodecalc.verify.own.peers import find_package
+from decodecalc.verify.own.runner import CannotRunError, Prepared, Runner, Step, Trying
+
+FOLDER = "vllm/vllm_flash_attn/"
+INTERFACE = FOLDER + "flash_attn_interface.py"
+# The weights are rounded to e4m3 (three bits), the queries too; the latter is taken into the reference.
+FP8_BOUND = 4e-2
+
+
+def window_of(step: Step) -> list[int]:
+    """window_size as vLLM passes it: the window less the query's own key, and nothing to the right."""
+    left, right = step.options.window_left, step.options.window_right
+    if left is None:
+        left = -1 if step.geometry.window is None else step.geometry.window - 1
+    if right is None:
+        right = -1 if step.geometry.window is None else 0
+    return [left, right]
+
+
+def common_arguments(step: Step) -> dict[str, Any]:
+    """What both generations are given: packed queries, paged keys, per-request lengths."""
+    batch = step.batch
+    if not step.options.paged:
+        raise CannotRunError("the runner has a paged cache only")
+    return {
+        "cu_seqlens_q": step.query_starts(),
+        "max_seqlen_q": batch.max_q_len,
+        "seqused_k": step.inputs.seq_lens,
+        "softmax_scale": step.scale,
+        "causal": step.options.causal,
+        "window_size": window_of(step),
+        "softcap": step.geometry.softcap or 0.0,
+        "block_table": step.inputs.table,
+        "out": step.out,
+    }
+
+
+def prepare_2(step: Step) -> Prepared:
+    """`flash_attn_varlen_func` with fa_version 2."""
+    from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+    options = step.options
+    splits = 1 if options.batch_invariant else options.num_splits_arg
+    if options.api == "kvcache" or options.alibi:
+        raise CannotRunError("the runner has vLLM's varlen entry without ALiBi slopes only")
+    if splits > 1:
+        raise CannotRunError("vLLM's FlashAttention 2 takes no split count above 1")
+    arguments = {**common_arguments(step), "max_seqlen_k": options.seqlen_k or step.batch.max_seq_len}
+
+    def layer(index: int) -> None:
+        keys, values = step.inputs.cache(index)
+        flash_attn_varlen_func(step.inputs.q, keys, values, num_splits=splits, fa_version=2, **arguments)
+
+    return Prepared(layer=layer)
+
+
+def prepare_3(step: Step) -> Prepared:
+    """`flash_attn_varlen_func` with fa_version 3. Without ready-made metadata each call launches its scheduler."""
+    import torch
+    from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+    options, inputs, geo = step.options, step.inputs, step.geometry
+    if options.cuda_graph or not options.cache_seqlens or not options.cu_seqlens_q or options.sm_margin:
+        raise CannotRunError("the runner has packed queries, per-request lengths and no graph bound only")
+    splits = 1 if options.batch_invariant else options.num_splits_arg
+    arguments = {**common_arguments(step), "max_seqlen_k": options.seqlen_k_capacity or step.batch.max_seq_len}
+    if inputs.sinks is not None:
+        arguments["s_aux"] = inputs.sinks.to(torch.bfloat16)
+    queries, read = inputs.q, None
+    if inputs.kv.dtype == "fp8":
+        queries = inputs.q.to(torch.float8_e4m3fn)
+        read = queries.to(inputs.q.dtype)
+        shape = (step.batch.size, geo.kv_heads)
+        scales = {"q_descale": 1.0, "k_descale": inputs.common()["k_scale"], "v_descale": inputs.common()["v_scale"]}
+        for name, value in scales.items():
+            arguments[name] = torch.full((), value, dtype=torch.float32, device=step.device).expand(shape)
+
+    def layer(index: int) -> None:
+        keys, values = inputs.cache(index)
+        flash_attn_varlen_func(queries, keys, values, num_splits=splits, fa_version=3, **arguments)
+
+    return Prepared(layer=layer, queries=read)
+
+
+RUNNERS = (
+    Runner(
+        engine="flash-attention-2",
+        calls="flash_attn_varlen_func, version 2",
+        find=partial(
+            find_package, "flash-attention-2", "vllm", (INTERFACE, FOLDER + "_vllm_fa2_C.abi3.so"), "vllm-{version}"
+        ),
+        prepare=prepare_2,
+        steps=(
+            Trying(model="llama3-8b", context=2560),
+            Trying(model="llama3-8b", tp=8, context=32768),
+            Trying(model="llama3-8b", batch=64, context=8192),
+            Trying(model="llama3-8b", ragged=(128, 8192, 777, 2560, 1, 4096, 333, 16384)),
+            Trying(model="llama3-8b", batch=2, q_len=4),
+        ),
+    ),
+    Runner(
+        engine="flash-attention-3",
+        calls="flash_attn_varlen_func, version 3",
+        find=partial(
+            find_package, "flash-attention-3", "vllm", (INTERFACE, FOLDER + "_vllm_fa3_C.abi3.so"), "vllm-{version}"
+        ),
+        prepare=prepare_3,
+        steps=(
+            Trying(model="llama3-8b", context=2560),
+            Trying(model="llama3-8b", tp=8, context=32768),
+            Trying(model="llama3-8b", batch=64, context=8192),
+            Trying(model="llama3-8b", ragged=(128, 8192, 777, 2560, 1, 4096, 333, 16384)),
+            Trying(model="llama3-8b", batch=4, context=8192, dtype="fp8"),
+            Trying(model="llama3-8b", batch=2, q_len=4),
+            Trying(model="llama3.2-1b", batch=4),
+            Trying(model="gemma-2b", context=8192),
+            Trying(model="gpt-oss-20b", batch=4, group="sliding"),
+        ),
+        bounds={"fp8": FP8_BOUND},
+    ),
+)

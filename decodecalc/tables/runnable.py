@@ -1,0 +1,45 @@
+"""Rows and columns of `engines --runnable`."""
+
+from __future__ import annotations
+
+from decodecalc.engines.registry import load_policy
+from decodecalc.tables.table import Column, Table
+from decodecalc.verify.own.runner import Here, all_runners, look
+
+
+def runnable_table(engine: str | None = None) -> Table:
+    """One row per runner: what was found, or why nothing was. engine: only this one's."""
+    if engine is not None:
+        load_policy(engine)  # a name that does not exist is an error
+    rows = [_row(look(runner)) for runner in all_runners() if engine in (None, runner.engine)]
+    columns = [
+        Column("engine", "engine", align="left"),
+        Column("runnable", "can run here", lambda yes: "yes" if yes else "no", align="left"),
+        Column("package", "package", align="left"),
+        Column("version", "its version", align="left"),
+        Column("policy_version", "version of the policy", align="left"),
+        Column("where", "found", align="left"),
+        Column("calls", "what is called", align="left"),
+        Column("reason", "why not", align="left"),
+    ]
+    notes = ["`decodecalc verify --kernel own` runs these kernels; it needs a CUDA GPU"]
+    if engine is not None and not rows:
+        notes = [f"no runner calls the own kernel of {engine}"]
+    return Table("engines", {"runnable": True}, rows, columns, notes=notes)
+
+
+def _row(here: Here) -> dict[str, object]:
+    found = here.found
+    reason = here.reason
+    if found is not None and found.policy_version is None:
+        reason = f"{found.package} {found.version} is of no version that our policy knows"
+    return {
+        "engine": here.runner.engine,
+        "runnable": found is not None and found.policy_version is not None,
+        "package": found.package if found else None,
+        "version": found.version if found else None,
+        "policy_version": found.policy_version if found else None,
+        "where": found.where if found else None,
+        "calls": here.runner.calls,
+        "reason": reason,
+    }
