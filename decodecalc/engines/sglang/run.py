@@ -13,8 +13,8 @@ from decodecalc.verify.own.runner import CannotRunError, Prepared, Runner, Step,
 FOLDER = "sglang/srt/layers/attention/"
 FILES = (FOLDER + "triton_ops/decode_attention.py", FOLDER + "triton_backend.py")
 DEFAULT_CAP = 8  # --triton-attention-num-kv-splits
-# Its kernel for groups of one multiplies queries and keys in bf16, and both kernels round the weights to the type of the
-# values, which are FP8 in an FP8 cache.
+# Its kernel for groups of one multiplies queries and keys in bf16, and both kernels round the weights to the type of
+# the values, which are FP8 in an FP8 cache.
 BOUNDS = {"bf16": 1.2e-2, "fp16": 2e-3, "fp8": 4e-2}
 SCHEDULED_ROWS = 256  # SCHEDULE_SEQ of get_num_kv_splits: at least this many
 
