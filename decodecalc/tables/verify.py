@@ -102,6 +102,9 @@ def _heading(report: Report) -> list[str]:
         lines.append(f"driver {before.get('driver')}; {clocks}; L2 cold unless a row says else")
     if i.get("command"):
         lines.append(f"command: {i['command']}")
+    if i.get("kernel") == "own":
+        rules = dict.fromkeys((r["engine"], r["rule"]) for r in report.rows if r.get("rule"))
+        lines += [f"{engine}: {rule}" for engine, rule in rules]
     if i.get("warnings"):
         lines += [f"warning: {w}" for w in i["warnings"]]
     return lines

@@ -30,8 +30,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     folder = Path(metafunc.config.getoption("--traces-dir"))
     for fixture, named in (("trace", False), ("engine_trace", True)):
         if fixture in metafunc.fixturenames:
-            found = [path for path in sorted(folder.glob("*.json.gz")) if ("engine" in inputs_of(path)) == named]
+            found = [path for path in sorted(folder.glob("*.json.gz")) if kind_of(inputs_of(path)) == (named, False)]
             metafunc.parametrize(fixture, found, ids=[p.name.removesuffix(".json.gz") for p in found])
+
+
+def kind_of(inputs: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether the inputs name engines, and whether they name one policy (`test_own_traces` reads those)."""
+    return "engine" in inputs, "policy" in inputs
 
 
 def inputs_of(trace: Path) -> dict[str, Any]:

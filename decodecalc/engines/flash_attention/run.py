@@ -121,6 +121,7 @@ RUNNERS = (
             Trying(model="llama3-8b", batch=2, q_len=4),
             Trying(model="llama3.2-1b", batch=4),
             Trying(model="gemma-2b", context=8192),
+            Trying(model="gemma3-27b", batch=2, context=8192, group="sliding"),
             Trying(model="gpt-oss-20b", batch=4, group="sliding"),
         ),
         bounds={"fp8": FP8_BOUND},

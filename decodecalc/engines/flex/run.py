@@ -73,7 +73,6 @@ RUNNERS = (
         prepare=prepare,
         steps=(
             Trying(model="llama3-8b", context=4096),
-            Trying(model="llama3-8b", batch=4, context=4096),
             Trying(model="llama3-8b", ragged=(5000, 1200, 300)),
         ),
     ),

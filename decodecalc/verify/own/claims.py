@@ -130,9 +130,15 @@ def time(trial: OwnTrial) -> Finding:
         "flagged": seen.flagged,
         "calibration": said.calibration,
         "time_kernel": said.kernel,
+        "stands_in": said.kernel != time_kernel(trial.plan),
     }
     reason = "; ".join(n for n in notes if n)
     return Finding(10, PASS if inside else OFF, quantities, how, reason, seen.spread, facts)
+
+
+def time_kernel(plan: LaunchPlan) -> str:
+    """The kernel whose measurements would predict this plan, if there were any."""
+    return load_policy(plan.engine).traits.time_kernel(plan.engine, plan.is_split)
 
 
 def best_setting(trial: OwnTrial) -> Finding:
@@ -150,7 +156,9 @@ def best_setting(trial: OwnTrial) -> Finding:
             continue
         try:
             measured[value] = other.time.median_s
-        except (CannotRunError, NotImplementedError):
+        except (CannotRunError, NotImplementedError, RuntimeError, ValueError):
+            if not trial.device.alive():
+                raise
             continue  # the library refuses this value
         predicted[value] = other.prediction.total_s
     if not measured:

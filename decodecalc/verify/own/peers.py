@@ -1,6 +1,6 @@
 """Where engines are looked for: among the installed packages, then in a peer folder.
 
-A peer folder is a small copy of the engines' packages (`tests/benchmarks/kernels_peers.py` fills one): it travels to
+A peer folder is a small copy of the engines' packages (`benchmarks/kernels_peers.py` fills one): it travels to
 machines where the engines are not installed and nothing can be fetched. It is `.peers` in the current folder, or what
 the variable DECODECALC_PEERS names, and comes behind everything that is installed. Packed files in it (`NAME.xz`,
 `NAME.tar.xz`) are unpacked beside themselves when it is first used.

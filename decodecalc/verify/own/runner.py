@@ -62,8 +62,7 @@ class Step:
     options: Any
     """The engine's settings, an object of its policy's options."""
     settled: Any
-    """What a server settles before the step and our policy computes (vLLM's threshold between its two paths, for
-    example): the plan's `detail`. A runner takes from it only what the engine's kernel and its launcher do not
+    """What a server settles before the step and our policy computes (a threshold between two paths, for example): the plan's `detail`. A runner takes from it only what the engine's kernel and its launcher do not
     decide."""
     inputs: Inputs
     """The tensors."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def trace_name(case_id: str) -> str:
     """A file name that says which case it is.
 
-    >>> trace_name("llama3-8b/tp1/all/b1/c4096/bf16/p16/vllm-triton@0.33.0")
-    'vllm-triton@0.33.0-llama3-8b-tp1-all-b1-c4096-bf16-p16'
+    >>> trace_name("llama3-8b/tp1/all/b1/c4096/bf16/p16/bundled@0.1.0")
+    'bundled@0.1.0-llama3-8b-tp1-all-b1-c4096-bf16-p16'
     """
     scenario, _, engine = case_id.rpartition("/")
     return f"{engine}-{re.sub(r'[^A-Za-z0-9.=_]+', '-', scenario)}"
