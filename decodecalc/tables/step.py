@@ -112,7 +112,11 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("rest_floor_s", "rest, at least", human_seconds, rank=0),
         Column("weight_bytes", "weights", human_bytes),
         Column("weights_s", "weights", human_seconds, rank=2),
-        *([Column("state_bytes", "states", human_bytes), Column("states_s", "states", human_seconds)] if states else []),
+        *(
+            [Column("state_bytes", "states", human_bytes), Column("states_s", "states", human_seconds)]
+            if states
+            else []
+        ),
         Column("exchange_s", "exchanges", human_seconds, rank=2),
         Column("step_least_s", "a step, at least", human_seconds, rank=0),
         Column("attention_share", "share", align="left", rank=0),
