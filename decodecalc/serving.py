@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.memory import CacheSize, cache_size
-from decodecalc.analysis.occupancy import occupancy
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import load_calibration
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 # What a server takes beside weights and cache on every GPU: the context, communication buffers, activations and the
-# graphs. Start-up logs of vLLM on GPUs of 24 to 80 GB show 0.7 to 3.1 GiB.
+# graphs. Start-up logs of servers on GPUs of 24 to 80 GB show 0.7 to 3.1 GiB.
 RESERVE_BYTES = 2 << 30
 TYPICAL_CONTEXT = 8192
 SHORTEST_ADVISED = 1024  # tokens of a sequence below which a shorter limit is no advice
@@ -480,7 +479,8 @@ def _starts_with(asked: _Asked, found: Serving) -> list[Advice]:
     ):
         if getattr(asked.command, name) is None:
             continue
-        command = replace(asked.command, **{name: None})
+        changes: dict[str, Any] = {name: None}
+        command = replace(asked.command, **changes)
         try:
             changed = _Asked(command, asked.gpu, asked.version, asked.spec, None, asked.known, asked.reserve)
         except DecodecalcError:

@@ -19,7 +19,8 @@ MAX_BYTES = 1 << 20
 
 @click.command(
     "serve",
-    epilog="Example:  decodecalc serve 'vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 8 --max-num-seqs 64' --gpu h100",
+    epilog="Example:  decodecalc serve "
+    "'vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 8 --max-num-seqs 64' --gpu h100",
 )
 @click.argument("command", metavar="COMMAND|FILE|-")
 @gpu_option

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 ACTIVATION_BYTES = 2  # activations that ranks exchange are 16 bits wide
 COLLECTIVES_PER_LAYER = 2  # one behind the attention, one behind the feed-forward block
-# Seconds of an exchange of a few kilobytes between the GPUs of one node. No calibration here measures it: the value is an
-# assumption below what one-shot all-reduce kernels over NVLink take.
+# Seconds of an exchange of a few kilobytes between the GPUs of one node. No calibration here measures it: the value is
+# an assumption, below what one-shot all-reduce kernels over NVLink take.
 COLLECTIVE_LATENCY_S = 3e-6
 
 

@@ -52,7 +52,7 @@ def sentence(found: Serving) -> str:
 
 
 def _runs(found: Serving) -> str:
-    kinds = {}
+    kinds: dict[str, list[str]] = {}
     for one in found.layers:
         answer = one.answer
         kernel = f" ({answer.kernel})" if answer.kernel and answer.kernel != answer.backend else ""
@@ -229,8 +229,8 @@ def _memory(found: Serving) -> list[str]:
         return _line("cache", each)
     held = human_bytes(memory.weights or 0.0)
     text = (
-        f"{human_bytes(memory.total)} at {memory.fraction:g} less weights {held} and about {human_bytes(memory.reserve)} "
-        f"of working memory leave {human_bytes(max(memory.available, 0.0))}; {each}"
+        f"{human_bytes(memory.total)} at {memory.fraction:g} less weights {held} and about "
+        f"{human_bytes(memory.reserve)} of working memory leave {human_bytes(max(memory.available, 0.0))}; {each}"
     )
     return _line("memory", text)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOTES = (
     "attention: all its layers. rest, at least: weights read once, states read and written, new keys written, and the "
-    "exchanges between ranks; launches, activations, routing and sampling are not counted, so that a step takes longer.",
+    "exchanges between ranks. Launches, activations, routing and sampling are not counted: a step takes longer.",
     f"share: attention's part of a step whose rest takes from {REST_SLACK:g} times the floor to the floor itself, over "
     "attention's 90 % interval.",
 )
