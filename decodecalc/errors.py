@@ -23,7 +23,8 @@ class UnknownNameError(InputError):
         import difflib  # here, because only an error needs it
 
         known = sorted(set(known))
-        near = difflib.get_close_matches(name.lower()[:80], known, n=3, cutoff=0.5)
+        spelled = {word.lower(): word for word in reversed(known)}
+        near = [spelled[k] for k in difflib.get_close_matches(name.lower()[:80], spelled, n=3, cutoff=0.5)]
         shown = ", ".join(near) if near else ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
         lead = "did you mean" if near else "known"
         super().__init__(

@@ -179,7 +179,7 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     engines = resolve_engines(values["engine"], default_engine)
     if server is not None and values["engine"] is None and default_engine != "all":
         engines = []  # the server's own choice stands in for the default
-    options = resolve_opts(values["opts"], values["batch_invariant"], engines or [server])
+    options = resolve_opts(values["opts"], values["batch_invariant"], engines or [str(server)])
     place = resolve_place(values, layers, gpu, kv)
     scenarios = make_scenarios(
         layers.layer_groups, batches, engines, gpu, kv, options, layers.model_kv_heads, server=server, place=place

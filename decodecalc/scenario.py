@@ -136,7 +136,7 @@ def make_scenarios(
     """Scenarios from engine names (`name`, `name@version` or `all`) and names of servers and their backends.
 
     server: a server (`name` or `name@release`) whose own choice comes first. place: what that choice depends on, and
-    whether plans are those of CUDA graphs; graph plans on one rank where it is not given.
+    whether plans are those of CUDA graphs; engines' own defaults on one rank where it is not given.
     """
     from decodecalc.servers.policies import Place, policies_named
 
@@ -159,7 +159,9 @@ def make_scenarios(
                 excluded.append((name, *why))
     served = dict.fromkeys((policy.name, policy.version(version).name) for policy, version in first)
     policies = [pair for spec in chosen for pair in policies_named(spec, where)]
-    others = [(policy, version) for policy, version in policies if (policy.name, policy.version(version).name) not in served]
+    others = [
+        (policy, version) for policy, version in policies if (policy.name, policy.version(version).name) not in served
+    ]
     return Scenarios(
         tuple(layer_groups),
         tuple(batches),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.memory import CacheSize, cache_size
-from decodecalc.analysis.occupancy import occupancy
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import load_calibration
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 # What a server takes beside weights and cache on every GPU: the context, communication buffers, activations and the
-# graphs. Start-up logs of vLLM on GPUs of 24 to 80 GB show 0.7 to 3.1 GiB.
+# graphs. Start-up logs of servers on GPUs of 24 to 80 GB show 0.7 to 3.1 GiB.
 RESERVE_BYTES = 2 << 30
 TYPICAL_CONTEXT = 8192
 SHORTEST_ADVISED = 1024  # tokens of a sequence below which a shorter limit is no advice
@@ -188,7 +187,8 @@ class Serving(Shown):
             "model": self.model.name,
             "gpu": self.gpu.label,
             "layers": [
-                {"layer_group": one.group.name, **one.answer.to_dict(), "unplanned": one.unplanned} for one in self.layers
+                {"layer_group": one.group.name, **one.answer.to_dict(), "unplanned": one.unplanned}
+                for one in self.layers
             ],
             "cache": self.cache.to_dict(),
             "memory": self.memory.to_dict(),
@@ -441,7 +441,9 @@ def _overridden(model: Model, command: Command, notes: list[str]) -> Model:
     fields.pop("rope_scaling", None)
     fields.pop("rope_parameters", None)
     if fields:
-        notes.append(f"Overrides of {', '.join(sorted(fields))} are not applied: give a changed config.json by --model.")
+        notes.append(
+            f"Overrides of {', '.join(sorted(fields))} are not applied: give a changed config.json by --model."
+        )
     return replace(model, max_position=most) if isinstance(most, int) else model
 
 
@@ -470,10 +472,15 @@ def _with(asked: _Asked, flag: str) -> _Asked | None:
 
 def _starts_with(asked: _Asked, found: Serving) -> list[Advice]:
     """Without the flag that is refused, where the automatic choice then starts."""
-    for name, words in (("backend", "the backend"), ("page_size", "the page size"), ("kv_cache_dtype", "the cache type")):
+    for name, words in (
+        ("backend", "the backend"),
+        ("page_size", "the page size"),
+        ("kv_cache_dtype", "the cache type"),
+    ):
         if getattr(asked.command, name) is None:
             continue
-        command = replace(asked.command, **{name: None})
+        changes: dict[str, Any] = {name: None}
+        command = replace(asked.command, **changes)
         try:
             changed = _Asked(command, asked.gpu, asked.version, asked.spec, None, asked.known, asked.reserve)
         except DecodecalcError:
@@ -481,7 +488,12 @@ def _starts_with(asked: _Asked, found: Serving) -> list[Advice]:
         if all(one.answer.refused is None for one in changed.layers):
             backend = changed.layers[0].answer.backend
             flag = next((line.names[0] for line in found.facts.flags_table if line.key == name), name)
-            return [Advice(flag=f"leave out {flag} {getattr(asked.command, name)}", why=f"without {words} the server runs {backend}")]
+            return [
+                Advice(
+                    flag=f"leave out {flag} {getattr(asked.command, name)}",
+                    why=f"without {words} the server runs {backend}",
+                )
+            ]
     return []
 
 

@@ -35,6 +35,7 @@ LAYERS = (
     Layer(("scenario", "request"), "what a user's words resolve to"),
     Layer(("analysis",), "coverage, traffic, roofline, paging, segments"),
     Layer(("cost",), "the time model, and the choice of a split count"),
+    Layer(("serving",), "the whole answer to a serve command"),
     Layer(("sweeps",), "millions of scenarios as arrays"),
     Layer(("drift", "engines/*/sources"), "installed sources against the policies"),
     Layer(("trace", "engines/*/trace"), "profiler traces against the policies"),
@@ -46,8 +47,8 @@ LAYERS = (
 )
 # Layers that are mechanism only: no engine and no server is named in them. (`models` cites servers as sources.)
 NAMELESS = (
-    *LAYERS[0].names, "launch", "scenario", "request", "analysis", "cost", "sweeps", "drift", "trace", "verify",
-    "calibrate", "tables", "plot", "cli",
+    *LAYERS[0].names, "launch", "scenario", "request", "analysis", "cost", "serving", "sweeps", "drift", "trace",
+    "verify", "calibrate", "tables", "plot", "cli",
 )  # fmt: skip
 
 

@@ -21,7 +21,9 @@ from decodecalc.units import parse_counts
 @click.option("--page-size", type=int, default=16, show_default=True, help="Tokens of a page.")
 @click.option("--context", "-c", default=None, help="Tokens of a sequence: 8k,32k. [default: 1k up to the model's own]")
 @click.option("--memory-fraction", type=float, default=0.92, show_default=True, help="Share of the GPU's memory.")
-@click.option("--reserve-gib", type=float, default=2.0, show_default=True, help="Working memory beside weights and cache.")
+@click.option(
+    "--reserve-gib", type=float, default=2.0, show_default=True, help="Working memory beside weights and cache."
+)
 @click.option("--weights", "stored", default=None, help="How linear layers are stored: fp8, int4, nvfp4, …")
 @click.option("--available-gib", type=float, default=None, help="Memory for the cache, where a log states it.")
 @output_options

@@ -19,15 +19,20 @@ MAX_BYTES = 1 << 20
 
 @click.command(
     "serve",
-    epilog="Example:  decodecalc serve 'vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 8 --max-num-seqs 64' --gpu h100",
+    epilog="Example:  decodecalc serve "
+    "'vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 8 --max-num-seqs 64' --gpu h100",
 )
 @click.argument("command", metavar="COMMAND|FILE|-")
 @gpu_option
-@click.option("--server-version", default=None, help="The server's release. [default: the image's, or the newest known]")
+@click.option(
+    "--server-version", default=None, help="The server's release. [default: the image's, or the newest known]"
+)
 @click.option("--model", "-m", default=None, help="Zoo name or config.json, where the command names a path.")
 @click.option("--context", "-c", default=None, help="Tokens of a sequence. [default: 8k, or the most the server takes]")
 @click.option("--batch", "-b", default=None, help="Sequences to show: 1,8,64. [default: one, some, all]")
-@click.option("--reserve-gib", type=float, default=2.0, show_default=True, help="Working memory beside weights and cache.")
+@click.option(
+    "--reserve-gib", type=float, default=2.0, show_default=True, help="Working memory beside weights and cache."
+)
 @click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
 @click.option("--verbose", "-v", is_flag=True, help="Every reason for and against every backend, with the source.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a self-contained page as well.")

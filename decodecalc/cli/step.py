@@ -12,7 +12,9 @@ from decodecalc.errors import UnknownNameError
 from decodecalc.request import resolve
 
 
-@click.command("step", epilog="Example:  decodecalc step --model llama3.1-70b --tp 8 --gpu h200 --batch 1,16,64 --context 8k")
+@click.command(
+    "step", epilog="Example:  decodecalc step --model llama3.1-70b --tp 8 --gpu h200 --batch 1,16,64 --context 8k"
+)
 @scenario_options
 @click.option("--weights", "stored", default=None, help="How linear layers are stored: fp8, int4, nvfp4, …")
 @click.option("--expert-ranks", type=click.IntRange(1, 4096), default=None, help="Ranks that divide routed experts.")

@@ -24,7 +24,9 @@ from decodecalc.units import parse_counts, parse_shard
     "--tp", default="1", show_default=True, help="Tensor-parallel degrees; those that do not fit are skipped."
 )
 @click.option("--gpu", "-g", default=DEFAULT_GPU, show_default=True, help="GPUs, comma-separated.")
-@click.option("--engine", "-e", default=DEFAULT_ENGINE, show_default=True, help="Engines: name, name@version, or all.")
+@click.option("--engine", "-e", default=DEFAULT_ENGINE, show_default=True, help="Engines or servers' names, or all.")
+@click.option("--server", default=None, help="A server, or server@release: what it runs comes first.")
+@click.option("--eager", is_flag=True, help="Plan without CUDA graphs. [default: as under graphs]")
 @click.option("--batch", "-b", default=DEFAULT_BATCH, show_default=True, help="Requests: 1:256:x2.")
 @click.option("--context", "-c", default=DEFAULT_CONTEXT, show_default=True, help="Keys per request: 1k:128k:x2.")
 @click.option("--q-len", default="1", show_default=True, help="Query tokens per request.")
@@ -118,6 +120,11 @@ def _axes(values: dict[str, Any]) -> Any:
     engines = tuple(n.strip() for n in values["engine"].split(",") if n.strip())
     if not engines:
         raise InputError("--engine is empty")
+    if values["server"] is not None:
+        from click.core import ParameterSource
+
+        given = click.get_current_context().get_parameter_source("engine") is not ParameterSource.DEFAULT
+        engines = (values["server"], *(engines if given else ()))
     options = resolve_opts(values["opts"], False, engines)
     return Axes(
         models=tuple(load_model(n.strip()) for n in values["model"].split(",") if n.strip()),
@@ -131,6 +138,7 @@ def _axes(values: dict[str, Any]) -> Any:
         page_sizes=tuple(parse_counts(values["page_size"], "--page-size")),
         splits=tuple(parse_counts(values["splits"], "--splits")) if values["splits"] else (),
         options=tuple(options.items()),
+        eager=values["eager"],
     )
 
 

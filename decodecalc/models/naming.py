@@ -16,8 +16,8 @@ from decodecalc.models.zoo import zoo_entries
 _MARKS = (
     (r"nvfp4|fp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
-    (r"quantized[._-]w4a16|w4a16|awq(-int4|-4bit)?|gptq-int4|gptq|int4|autoround|bnb-4bit|4bit|q4_k_m|q4_0|iq4_xs", "int4"),
-    (r"quantized[._-]w8a8|w8a8|w8a16|int8|gptq-int8|8bit|q8_0", "int8"),
+    (r"(quantized[._-])?w4a16|awq(-int4|-4bit)?|gptq(-int4)?|int4|autoround|(bnb-)?4bit|q4_k_m|q4_0|iq4_xs", "int4"),
+    (r"(quantized[._-])?w8a8|w8a16|(gptq-)?int8|8bit|q8_0", "int8"),
     (r"fp8(-dynamic|-static|-static-pertensor|-block|-kv)?|fp8", "fp8"),
     (r"bf16|fp16", "bf16"),
 )  # fmt: skip

@@ -41,8 +41,8 @@ class Place:
     """The configuration's architecture, for servers that look at it."""
     batch_invariant: bool = False
     """The server's reproducible mode."""
-    eager: bool = False
-    """The server runs without CUDA graphs."""
+    eager: bool | None = None
+    """The server runs without CUDA graphs; None is with graphs for a server, and an engine's own defaults for one."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the server."""
 
@@ -67,7 +67,11 @@ def answers(server: str, version: str | None, place: Place, backend: str | None 
 
 
 def as_policy(
-    answer: Resolution, *, max_model_len: int | None = None, eager: bool = False, options: Mapping[str, Any] | None = None
+    answer: Resolution,
+    *,
+    max_model_len: int | None = None,
+    eager: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Policy, str | None]:
     """The policy and version that plan an answer, with the options that follow from the server.
 
@@ -100,8 +104,8 @@ def policies_named(spec: str, place: Place) -> list[tuple[Policy, str | None]]:
     A backend may run another kernel on another kind of layer: there is then one policy for each.
     UnknownNameError for a word that is none of these.
     """
-    name, version = split_version(spec)
-    if name in engine_names():
+    name, _ = split_version(spec)
+    if name in (*engine_names(), "all"):
         return [_with_graphs(policy, asked, place.eager) for policy, asked in load_policies([spec])]
     found = server_name(spec)
     if found is None:
@@ -113,13 +117,15 @@ def server_policies(name: ServerName, place: Place) -> list[tuple[Policy, str | 
     """The policies that a server, or one backend of it, runs for the layer groups, without repetition."""
     out: dict[Any, tuple[Policy, str | None]] = {}
     for answer in answers(name.server, name.version, place, name.backend):
-        policy, version = as_policy(answer, eager=place.eager)
+        policy, version = as_policy(answer, eager=bool(place.eager))
         key = (policy.name, version, tuple(sorted(policy.preset.items(), key=str)), policy.preset_page)
         out.setdefault(key, (policy, version))
     return list(out.values())
 
 
-def _with_graphs(policy: Policy, version: str | None, eager: bool) -> tuple[Policy, str | None]:
+def _with_graphs(policy: Policy, version: str | None, eager: bool | None) -> tuple[Policy, str | None]:
+    if eager is None:
+        return policy, version
     chosen = policy.version(version)
     options = policy.eager_options(chosen) if eager else policy.graph_options(chosen)
     return (policy.configured(options) if options else policy), version

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodecalc.engines import load_policies
-from decodecalc.errors import InputError, ShardingError
+from decodecalc.errors import InputError, ShardingError, UnknownNameError
 from decodecalc.intmath import IntArray
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.options import EngineOptions
 from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.models import LayerGroup, Model
+from decodecalc.servers import architecture_of
+from decodecalc.servers.policies import Place, policies_named
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -36,7 +37,7 @@ class Axes:
     gpus: tuple[Gpu, ...]
     """GPUs."""
     engines: tuple[str, ...]
-    """Engines: `name`, `name@version` or `all`."""
+    """Engines: `name`, `name@version`, `all`, or the name of a server or of one of its backends."""
     batches: tuple[int, ...]
     """Batch sizes, in requests."""
     contexts: tuple[int, ...]
@@ -51,10 +52,12 @@ class Axes:
     """Split counts for engines that take one by hand; other engines ignore them."""
     options: tuple[tuple[str, Any], ...] = ()
     """Engine options as (name, value); each engine takes those that it has."""
+    eager: bool | None = None
+    """Plan without CUDA graphs, or (False) with them; None takes each engine's own defaults."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if not getattr(self, f.name) and f.name not in ("splits", "options"):
+            if f.name != "eager" and not getattr(self, f.name) and f.name not in ("splits", "options"):
                 raise InputError(f"axis {f.name} is empty")
         for name in ("batches", "contexts", "q_lens"):
             if min(getattr(self, name)) < 1:
@@ -86,7 +89,6 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
     """All families in order, and a note for every (model, TP) that does not shard."""
     found: list[Family] = []
     skipped: list[str] = []
-    policies = load_policies(axes.engines)
     for model in axes.models:
         for tp in axes.tps:
             try:
@@ -95,19 +97,38 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
                 skipped.append(str(error))
                 continue
             for gpu in axes.gpus:
-                for policy, version in policies:
-                    for kv in (KvCache(d, p) for d in axes.kv_dtypes for p in axes.page_sizes):
-                        for splits, options in _options(axes, policy, rank.model_kv_heads):
-                            for group in rank.layer_groups:
-                                found.append(
-                                    Family(
-                                        len(found), model.name, tp, group, gpu, policy, policy.version(version), kv,
-                                        options, splits,
-                                    )
-                                )  # fmt: skip
+                caches = [KvCache(d, p) for d in axes.kv_dtypes for p in axes.page_sizes]
+                for policy, version, kv in _policies(axes, model, tp, gpu, caches, skipped):
+                    for splits, options in _options(axes, policy, rank.model_kv_heads):
+                        for group in rank.layer_groups:
+                            found.append(
+                                Family(
+                                    len(found), model.name, tp, group, gpu, policy, policy.version(version),
+                                    policy.cache_of(kv), options, splits,
+                                )
+                            )  # fmt: skip
     if not found:
         raise InputError("; ".join(skipped[:3]) or "nothing to sweep")
     return found, skipped
+
+
+def _policies(
+    axes: Axes, model: Model, tp: int, gpu: Gpu, caches: Sequence[KvCache], skipped: list[str]
+) -> Iterator[tuple[Policy, str | None, KvCache]]:
+    """Every engine with every cache, in that order; a server's name is resolved for each cache."""
+    layer_groups = model.shard(tp).layer_groups
+    for spec in axes.engines:
+        for kv in caches:
+            place = Place(
+                groups=layer_groups, gpu=gpu, kv=kv, tp=tp, architecture=architecture_of(model), eager=axes.eager
+            )
+            try:
+                for policy, version in policies_named(spec, place):
+                    yield policy, version, kv
+            except UnknownNameError:
+                raise
+            except InputError as refused:
+                skipped.append(f"{spec} does not run {model.name} TP {tp} on {gpu.name}: {refused}")
 
 
 def _options(axes: Axes, policy: Policy, model_kv_heads: int) -> Iterator[tuple[int | None, EngineOptions]]:

@@ -61,7 +61,9 @@ def kv_table(
         heading.append(f"{human_bytes(size.state_bytes)} of recurrent states a sequence")
     copies = max(group.copies for group in size.groups)
     if copies > 1:
-        heading.append(f"{copies} ranks hold the same KV heads: tensor parallelism beyond them does not divide the cache")
+        heading.append(
+            f"{copies} ranks hold the same KV heads: tensor parallelism beyond them does not divide the cache"
+        )
     notes = list(NOTES)
     if available is None:
         notes.append("what fits is not known: the weights or the GPU's memory are not")

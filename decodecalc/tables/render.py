@@ -53,9 +53,9 @@ def _aligned(table: Table) -> str:
     cells = [[c.title for c in columns]] + [[c.text(r) for c in columns] for r in table.shown_rows()]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = [*table.heading, ""] if table.heading else []
-    for line in cells:
+    for line in cells if columns else ():
         padded = (t.rjust(w) if c.align == "right" else t.ljust(w) for t, w, c in zip(line, widths, columns))
         lines.append("  ".join(padded).rstrip())
     if table.notes:
-        lines += ["", *table.notes]
+        lines += ["", *table.notes] if columns else table.notes
     return "\n".join(lines) + "\n"

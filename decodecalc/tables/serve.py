@@ -52,7 +52,7 @@ def sentence(found: Serving) -> str:
 
 
 def _runs(found: Serving) -> str:
-    kinds = {}
+    kinds: dict[str, list[str]] = {}
     for one in found.layers:
         answer = one.answer
         kernel = f" ({answer.kernel})" if answer.kernel and answer.kernel != answer.backend else ""
@@ -176,12 +176,12 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("context", "keys"),
         *([Column("layer_group", "layers", align="left")] if groups else []),
         Column("grid", "grid", grid_text, align="left", rank=0),
-        Column("live_blocks", "live blocks"),
+        Column("live_blocks", "live"),
         Column("sm_coverage", "coverage", percent, rank=0),
         Column("splits_live", "splits", lambda v: summary(v) if isinstance(v, list) else str(v)),
         Column("layer_s", "a layer", human_seconds, rank=0),
         Column("attention_s", "attention", human_seconds, rank=0),
-        Column("rest_floor_s", "rest, at least", human_seconds),
+        Column("rest_floor_s", "rest, min", human_seconds),
         Column("kv_bytes", "KV", human_bytes),
         Column("fits", "fits", lambda v: "yes" if v else "no", align="left", rank=0),
     ]
@@ -229,8 +229,8 @@ def _memory(found: Serving) -> list[str]:
         return _line("cache", each)
     held = human_bytes(memory.weights or 0.0)
     text = (
-        f"{human_bytes(memory.total)} at {memory.fraction:g} less weights {held} and about {human_bytes(memory.reserve)} "
-        f"of working memory leave {human_bytes(max(memory.available, 0.0))}; {each}"
+        f"{human_bytes(memory.total)} at {memory.fraction:g} less weights {held} and about "
+        f"{human_bytes(memory.reserve)} of working memory leave {human_bytes(max(memory.available, 0.0))}; {each}"
     )
     return _line("memory", text)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOTES = (
     "attention: all its layers. rest, at least: weights read once, states read and written, new keys written, and the "
-    "exchanges between ranks; launches, activations, routing and sampling are not counted, so that a step takes longer.",
+    "exchanges between ranks. Launches, activations, routing and sampling are not counted: a step takes longer.",
     f"share: attention's part of a step whose rest takes from {REST_SLACK:g} times the floor to the floor itself, over "
     "attention's 90 % interval.",
 )
@@ -112,7 +112,11 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("rest_floor_s", "rest, at least", human_seconds, rank=0),
         Column("weight_bytes", "weights", human_bytes),
         Column("weights_s", "weights", human_seconds, rank=2),
-        *([Column("state_bytes", "states", human_bytes), Column("states_s", "states", human_seconds)] if states else []),
+        *(
+            [Column("state_bytes", "states", human_bytes), Column("states_s", "states", human_seconds)]
+            if states
+            else []
+        ),
         Column("exchange_s", "exchanges", human_seconds, rank=2),
         Column("step_least_s", "a step, at least", human_seconds, rank=0),
         Column("attention_share", "share", align="left", rank=0),

@@ -38,6 +38,6 @@ def test_refusals_are_listed_under_the_table(call: Any) -> None:
 
 def test_bad_input_is_exit_2(call: Any) -> None:
     """Unknown engine."""
-    result = call("choose", "--engine", "sglang")
+    result = call("choose", "--engine", "sglang-trition")
     assert result.code == 2
     assert "sglang-triton" in result.err

@@ -66,7 +66,7 @@ def test_an_extrapolated_gpu_says_so(call: Any) -> None:
         (("--calibration", "nowhere.json"), "cannot be read"),
         (("--kernel", "theirs"), "theirs"),
         (("--l2", "hot"), "hot"),
-        (("--engine", "vllm"), "vllm-triton"),
+        (("--engine", "vlm-triton"), "vllm-triton"),
     ],
 )
 def test_bad_input_is_exit_2(call: Any, argv: tuple[str, ...], message: str) -> None:

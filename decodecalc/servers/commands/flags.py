@@ -160,6 +160,8 @@ def count(text: str) -> int:
     >>> count("32k"), count("32K"), count("1.5k"), count("-1")
     (32000, 32768, 1500, -1)
     """
+    if text.lower() == "auto":  # as much as fits, or the model's own
+        return -1
     factor = _SUFFIX.get(text[-1:])
     if factor is None:
         return int(text)

@@ -19,7 +19,9 @@ TRTLLM_FLAGS = (
     flag("--ep-size --moe-expert-parallel-size --ep", "ep", INT, "whole experts on each rank"),
     flag("--max-batch-size", "max_num_seqs", INT, "most sequences of a step"),
     flag("--max-seq-len", "max_model_len", INT, "most tokens of a sequence"),
-    flag("--kv-cache-free-gpu-memory-fraction --free-gpu-memory-fraction", "memory_fraction", FLOAT, "share of the rest"),
+    flag(
+        "--kv-cache-free-gpu-memory-fraction --free-gpu-memory-fraction", "memory_fraction", FLOAT, "share of the rest"
+    ),
     flag("--kv-cache-dtype", "kv_cache_dtype", STR, "element type of the cache"),
     flag("--backend --max-num-tokens --max-beam-width --tokenizer --host --port", "ignored", IGNORED),
     flag("--extra-llm-api-options --config", "config_file", STR),

@@ -62,10 +62,13 @@ def read_command(text: str) -> Command:
     if not text.strip():
         raise InputError(f"the command is empty: {_HOW}")
     if looks_like_yaml(text):
-        for container in containers(text):
-            found = _container(container)
-            if found is not None:
-                return found
+        try:
+            for container in containers(text):
+                found = _container(container)
+                if found is not None:
+                    return found
+        except RecursionError:
+            raise InputError("the manifest nests too deeply") from None
     for program in split(text):
         words = unwrapped(program.words)
         server, image, rest, env = _program(words)
@@ -127,7 +130,7 @@ def _program(words: Sequence[str]) -> tuple[str | None, str, list[str], dict[str
         behind = rest[1:]
         if tuple(behind[: len(following)]) == following:
             behind = behind[len(following) :]
-            if behind[:1] == ["serve"] and server == "tensorrt-llm":
+            if behind[:1] == ["serve"] and server == "tensorrt-llm":  # newer releases name the subcommand
                 behind = behind[1:]
             return server, "", behind, {}
     return None, "", [], {}

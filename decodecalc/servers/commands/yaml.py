@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from decodecalc.errors import InputError
+
 _KEY = re.compile(r"""^("[^"]*"|'[^']*'|[^\s#:,\[\]{}'"&*!|>-][^:#\[\]{}]*?)\s*:(?:\s+(.*))?$""")
 _LINES = list[tuple[int, str]]
 
@@ -45,7 +47,10 @@ def shell_words(container: dict[str, Any]) -> list[str]:
         if isinstance(value, list):
             out += [str(item) for item in value]
         elif value is not None:
-            out += shlex.split(re.sub(r"\\\s*\n", " ", str(value)), comments=False)
+            try:
+                out += shlex.split(re.sub(r"\\\s*\n", " ", str(value)), comments=False)
+            except ValueError as error:
+                raise InputError(f"cannot read the {key} {str(value)[:60]!r}: {error}") from None
     return out
 
 
