@@ -1,14 +1,15 @@
-"""From microbenchmark times to the parameters of one kernel variant. Plain arithmetic: needs no GPU and no torch.
+"""Derives the parameters of one kernel variant from microbenchmark times. It is plain arithmetic without GPU or torch.
 
-Each parameter comes from the few points that show it and little else:
+Each parameter comes from the few measurements that depend on little else:
 
-* so many equal blocks of 16 and of 48 tiles: tau, what one more tile costs (slope);
-* the same blocks of 1 to 16 tiles: starts, what is left once launch and tiles are taken off;
-* two and six waves of short blocks: refill;
-* blocks on the same few keys, which the L2 holds, against blocks on their own: the overlap exponent;
-* the merge alone, over rows and splits: its table.
+* tau, the time of one more tile: the slope between 16 and 48 tiles in the same number of equal blocks;
+* starts: what is left of the same blocks with 1 to 16 tiles once launch and tiles are subtracted;
+* refill: two and six waves of short blocks;
+* the overlap exponent: blocks that read the same few keys, which stay in the L2, against blocks that read their own;
+* the merge table: the merge alone, over rows and splits.
 
-What cannot be is taken for noise: more blocks, rows or splits that took less time share the mean with those below.
+More blocks, rows or splits cannot take less time, so a measurement that says otherwise is treated as noise: an isotonic
+regression (pool adjacent violators) replaces neighbours that fall by their mean.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ LEAST_EXPONENT, MOST_EXPONENT = 1.5, 12.0
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of stage 1 by (blocks, tiles per block), launch included and merge taken off.
+    """Seconds of stage 1 by (blocks, tiles per block). The launch is included and the merge is subtracted.
 
-    slots: blocks that the device holds; by_blocks: every count up to there with all of TILES; waves: FEW_WAVES and
-    MANY_WAVES times the slots, with WAVE_TILES.
+    slots: blocks that the device can hold. by_blocks: every measured count up to there, each with all of TILES. waves:
+    FEW_WAVES and MANY_WAVES times the slots, with WAVE_TILES.
     """
 
     slots: int
@@ -50,7 +51,8 @@ def derive_stage(times: StageTimes, launch_s: float) -> dict[str, list[float] | 
     tau = rising(np.maximum(seen[LONG] - seen[MANY], 0.0) / (LONG - MANY))
     starts = [np.maximum(seen[t] - launch_s - t * tau, 0.0) for t in START_TILES]
     for i, (t, more) in enumerate(pairwise(START_TILES), 1):
-        # Between these counts a start moves with the logarithm: no faster down than tiles add.
+        # Between these counts a start is interpolated over the logarithm of the count, and must not fall faster than
+        # tiles add time.
         starts[i] = np.maximum(starts[i], starts[i - 1] - log(more / t) * t * tau)
     few, many = sorted({n for n, _ in times.waves})
     waves = (many - few) / times.slots
@@ -64,7 +66,9 @@ def derive_stage(times: StageTimes, launch_s: float) -> dict[str, list[float] | 
 
 
 def rising(values: Sequence[float] | FloatArray) -> FloatArray:
-    """The nearest numbers (in squares) that do not fall: neighbours that do are replaced by their mean.
+    """Isotonic regression: the nondecreasing numbers with the least squared distance from `values`.
+
+    Neighbours that fall are replaced by their mean.
 
     >>> rising([1, 3, 2, 4]).tolist()
     [1.0, 2.5, 2.5, 4.0]
@@ -80,8 +84,8 @@ def rising(values: Sequence[float] | FloatArray) -> FloatArray:
 
 
 def derive_exponent(own_s: float, shared_s: float, transfer_s: float) -> float:
-    """p of (shared**p + transfer**p)**(1/p) = own: tile times of blocks that read their own keys, of as many on shared
-    ones, and the bandwidth's share of the former."""
+    """The exponent p in (shared**p + transfer**p)**(1/p) = own, from the tile times of blocks that read shared keys, of
+    as many blocks that read their own keys, and the transfer time at the bandwidth's share."""
     least = max(shared_s, transfer_s)
     if own_s <= least:
         return MOST_EXPONENT
@@ -94,8 +98,8 @@ def derive_exponent(own_s: float, shared_s: float, transfer_s: float) -> float:
 
 
 def derive_merge(alone_s: Mapping[tuple[int, int], float]) -> dict[str, list[float]]:
-    """The merge's table from times by (rows, splits). A pair that was not measured (its states would not fit) is
-    carried on along the last two splits that were."""
+    """The merge table from times by (rows, splits). A pair that was not measured, because its states would not fit,
+    continues the line through the last two splits that were."""
     rows, splits = (sorted({key[i] for key in alone_s}) for i in (0, 1))
     table = np.array([rising(_carried([alone_s.get((r, s)) for s in splits], splits)) for r in rows])
     table = np.apply_along_axis(rising, 0, table)
@@ -117,8 +121,8 @@ def _carried(times: Sequence[float | None], splits: Sequence[int]) -> list[float
 
 
 def knots(sm_count: int, slots: int) -> list[int]:
-    """Block counts at which curves are measured: few, and every half SM-full up to all slots. With them come the counts
-    just past every `jumps`.
+    """Block counts at which curves are measured: every half of the number of SMs, up to all slots, and the first counts
+    after each of `jumps`.
 
     >>> knots(132, 3)
     [1, 33, 66, 99, 132, 198, 264, 330, 396]
@@ -128,7 +132,7 @@ def knots(sm_count: int, slots: int) -> list[int]:
 
 
 def jumps(sm_count: int, slots: int) -> list[int]:
-    """Block counts past which times jump, because an SM gets one more.
+    """Block counts after which times jump, because some SM gets one more block.
 
     >>> jumps(132, 3)
     [132, 264]
@@ -137,5 +141,5 @@ def jumps(sm_count: int, slots: int) -> list[int]:
 
 
 def wave_points(slots: int) -> list[tuple[int, int]]:
-    """(blocks, tiles) of the probes of several waves: few and many, what lies between is the waves' own."""
+    """(blocks, tiles) of the probes with few and with many waves; their difference is the cost of the waves themselves."""
     return list(product((FEW_WAVES * slots, MANY_WAVES * slots), WAVE_TILES))

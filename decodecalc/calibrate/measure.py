@@ -1,7 +1,7 @@
-"""`calibrate`: every parameter of the time model by its own microbenchmark on the GPU at hand.
+"""`calibrate`: measures every parameter of the time model by its own microbenchmark on the GPU of this machine.
 
-Variants that are measured: the tunings that the bundled launcher uses, for each element type and head width of
-`SHAPES`. Finished parts are kept in a journal beside the output, so that an interrupted run goes on where it stopped.
+The measured variants are the tunings that the bundled launcher uses, for each element type and head width of `SHAPES`.
+Finished parts are kept in a journal next to the output, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PROTOCOL = (
     "replayed back to back, median of 5 groups; four KV heads (MLA: one), pages of 16 keys (MLA: 64) in random "
     "order, random data; decodecalc/calibrate/microbench.py, derive.py"
 )
-# Relative error that 90 % of unseen cells stay within where nothing better was measured: `reports/h200/accuracy.md`.
+# Where no calibration measured it better, 90 % of unseen cells stay within this relative error: see
+# `reports/h200/accuracy.md`.
 DEFAULT_RESIDUAL = 0.12
 MLA_VALUE_DIM = 512
 KV_HEADS = 4  # of the probes
@@ -68,14 +69,14 @@ SHAPES = (
     Shape("bf16", 576, 0, 16, ((32, 4, 3), (32, 4, 2))),
     Shape("bf16", 576, 0, 64, ((64, 8, 2),)),
 )
-# Value widths whose merges are measured, each with the pool that has it: (key width, value width).
+# Value widths whose merges are measured, each with the pool that serves it: (key width, value width).
 MERGES = {64: (64, 64), 128: (128, 128), 256: (256, 256), 512: (576, 0)}
-# The variant on whose tiles the overlap of latency and bandwidth is measured, at this many blocks an SM.
+# The variant on which the overlap of latency and bandwidth is measured, with these counts of blocks per SM.
 OVERLAP_VARIANT, OVERLAP_BLOCKS_PER_SM = Variant(BUNDLED, "bf16", 128, 128, 64, 8, 4, 2, "paged", UNSPLIT), 2
 
 
 def heads_of(variant: Variant) -> int:
-    """KV heads of the probes: one latent, or as many as make exact SM-fulls of blocks on GPUs with 4 n SMs."""
+    """KV heads of the probes: one for a latent; otherwise the number whose blocks fill GPUs with 4 n SMs exactly."""
     return KV_HEADS if variant.head_dim_v else 1
 
 
@@ -85,7 +86,7 @@ def all_variants() -> tuple[Variant, ...]:
 
 
 class MeasurementJournal:
-    """Finished parts by name, on disk after each. A journal of another GPU or of other parts is not taken up."""
+    """Finished parts by name, written to disk after each. A journal of another GPU or of other parts is not used."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         self.path, self.identity = path, dict(identity)
@@ -109,7 +110,7 @@ class MeasurementJournal:
         write_whole(self.path, text)
 
     def remove(self) -> None:
-        """Done: the calibration holds everything."""
+        """Removes the journal, because the calibration now holds everything."""
         self.path.unlink(missing_ok=True)
 
 
@@ -130,9 +131,9 @@ def calibrate(
     tick: Callable[[str, int, int], None] | None = None,
     keep_journal: bool = False,
 ) -> Calibration:
-    """Measure everything. tick(part, done, total) is called before each part.
+    """Measures everything. tick(part, done, total) is called before each part.
 
-    The journal, which holds the raw times too, is left when interrupted, or when asked to be kept.
+    The journal, which also holds the raw times, stays when the run is interrupted, or when asked for.
     """
     from decodecalc.verify.run.device import provenance
 
@@ -177,7 +178,7 @@ def assemble(
     measured: list[tuple[Variant, dict[str, Any]]],
     environment: Mapping[str, Any],
 ) -> Calibration:
-    """A calibration from measured values, checked like a file."""
+    """A calibration from measured values, which are checked like those of a file."""
 
     def entry(value: Any, spread: float = 0.0) -> dict[str, Any]:
         return {"value": value, "spread": spread, "provenance": "measured"}
@@ -202,7 +203,7 @@ def assemble(
 
 
 class _Pools:
-    """The pool of the variant at hand: one at a time, for memory."""
+    """The pool of the current variant. Only one exists at a time, to save memory."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -210,7 +211,7 @@ class _Pools:
         self._pool: Any = None
 
     def of(self, variant: Variant) -> Any:
-        """The variant's pool, the last one where it serves."""
+        """The variant's pool: the last one where it fits, otherwise a new one."""
         key = (variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant))
         if key != self._key:
             self._pool = None
@@ -237,7 +238,8 @@ def merge_values(variant: Variant, merges: Mapping[str, dict[str, list[float]]])
 
 
 def _overlap(pool: Any, gpu: Gpu, device_values: Mapping[str, Any]) -> dict[str, float]:
-    """The overlap exponent: what blocks on the same keys and on their own take, at some blocks an SM."""
+    """The overlap exponent, from the times of blocks that read the same keys and of blocks that read their own, at some
+    counts of blocks per SM."""
     from decodecalc.calibrate.derive import derive_exponent
 
     blocks = OVERLAP_BLOCKS_PER_SM * gpu.sm_count
@@ -283,7 +285,7 @@ def _microbench() -> Any:
 
 
 def _compile_all(variants: tuple[Variant, ...]) -> bool:
-    """Compile every kernel once, side by side in processes: compiling one after the other would take minutes."""
+    """Compiles every kernel once, in several processes. One after the other would take minutes."""
     import multiprocessing
 
     workers = max(1, min(len(variants), (os.cpu_count() or 2) - 1))
@@ -297,14 +299,15 @@ def _compile_all(variants: tuple[Variant, ...]) -> bool:
 
 
 def compile_variant(variant: Variant) -> None:
-    """Compile the kernels that the probes of one variant launch (they land in Triton's cache on disk)."""
+    """Compiles the kernels that the probes of one variant launch; Triton keeps them in its cache on disk."""
     import torch
 
     bench = _microbench()
     pool = bench.Pool(variant.dtype, variant.head_dim, variant.head_dim_v, heads_of(variant), pool_bytes=256 << 20)
     probe = bench.Probe(pool, variant)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    # The merge's shape follows the split count, and crowded launches compile apart: every count once.
+    # The shape of the merge depends on the split count, and crowded launches are compiled separately: compile every
+    # count once.
     for blocks in probe.counts(sms, MOST_SLOTS):
         for cut in probe.cuts(blocks, bench.FULL_CUTS):
             probe.calls(cut, 1, count=1)[0]()
@@ -312,7 +315,7 @@ def compile_variant(variant: Variant) -> None:
 
 
 def compile_merges(v_dim: int) -> None:
-    """The same for the merges of one value width."""
+    """Compiles the merges of one value width."""
     from decodecalc.calibrate import microbench as bench
 
     bench.merge_probes(bench.Pool("bf16", *MERGES[v_dim], pool_bytes=64 << 20))

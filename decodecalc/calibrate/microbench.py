@@ -1,7 +1,7 @@
 """Microbenchmarks on a CUDA device: launches, streams, and the bundled kernel in shapes that show one cost at a time.
 
-Every time is of CUDA graphs replayed back to back (no wait between them, so that no host time is inside), per call,
-median of several groups. KV comes from a pool much larger than the L2; consecutive calls read different pages.
+Every time is the median of several groups, per call, of CUDA graphs that are replayed back to back without waiting, so
+that it contains no host time. KV comes from a pool much larger than the L2, and consecutive calls read different pages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TORCH_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds per call; spread: (largest - smallest group) over the median."""
+    """Seconds per call. spread: (slowest - fastest group) / median."""
 
     seconds: float
     spread: float
@@ -57,7 +57,7 @@ def _empty_kernel(x):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _read_kernel(x, out, per_block, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Each block adds up its own stretch of int32 words; the sum is stored only if it is a value that never occurs."""
+    """Each block adds up its own stretch of int32 words. The sum is stored only if it equals a value that never occurs."""
     first = tl.program_id(0).to(tl.int64) * per_block
     i = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.int32)
@@ -68,11 +68,11 @@ def _read_kernel(x, out, per_block, BLOCK: tl.constexpr):  # type: ignore[no-unt
 
 
 def capture(calls: Sequence[Callable[[], Any]]) -> Any:
-    """The calls as one CUDA graph. Everything in them must have been compiled before."""
+    """The calls as one CUDA graph. Every kernel in them must have been compiled before."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
-    # Not the torch.cuda.graph context: it collects garbage every time, which takes longer than the timing.
+    # The torch.cuda.graph context is not used: it collects garbage every time, which takes longer than the timing.
     with torch.cuda.stream(stream):
         calls[0]()
         torch.cuda.synchronize()
@@ -95,7 +95,7 @@ def time_calls(calls: Sequence[Callable[[], Any]]) -> Sample:
 
 
 def _group(graph: Any, replays: int) -> float:
-    """Seconds per replay; one replay runs before the clock starts, so that the device is already busy."""
+    """Seconds per replay. One replay runs before the clock starts, so that the device is busy from the beginning."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     graph.replay()
     begin.record()
@@ -107,7 +107,7 @@ def _group(graph: Any, replays: int) -> float:
 
 
 def launch_probes(sm_count: int) -> dict[str, Sample]:
-    """launch_graph_s, launch_block_s, launch_stream_s."""
+    """Measures launch_graph_s, launch_block_s and launch_stream_s."""
     x = torch.zeros(1, dtype=torch.int32, device="cuda")
     large = 64 * sm_count
 
@@ -137,7 +137,8 @@ READ_BLOCK = 1024  # words that a block of the read kernel loads at a time
 
 
 def read_time(total_bytes: int, blocks: int, buffer: torch.Tensor, same: bool) -> tuple[int, Sample]:
-    """(bytes read, time) of a read-only stream by that many blocks; same: always the same bytes, else cold ones."""
+    """(bytes read, time) of a read-only stream by this many blocks. same: they always read the same bytes; otherwise
+    cold ones."""
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
     words = max(total_bytes // 4 // blocks // READ_BLOCK, 1) * READ_BLOCK
     used = words * blocks
@@ -150,10 +151,11 @@ def read_time(total_bytes: int, blocks: int, buffer: torch.Tensor, same: bool) -
 
 
 def memory_probes(sm_count: int, l2_bytes: int) -> dict[str, Sample]:
-    """hbm_sustained_bytes_per_s, l2_bytes_per_s, l2_capacity_bytes.
+    """Measures hbm_sustained_bytes_per_s, l2_bytes_per_s and l2_capacity_bytes.
 
-    Rates are marginal, between two sizes: a launch's own cost drops out. Sustained: the best block count. Capacity: the
-    largest buffer that repeated reads find at more than the mean of both rates.
+    Rates are the difference between two sizes, so that the cost of the launch drops out. The sustained rate is that of
+    the best block count. The capacity is the largest buffer that repeated reads stream faster than the mean of both
+    rates.
     """
     buffer = torch.randint(0, 1 << 30, ((4 << 30) // 4,), dtype=torch.int32, device="cuda")
 
@@ -179,9 +181,9 @@ def memory_probes(sm_count: int, l2_bytes: int) -> dict[str, Sample]:
 
 
 class Pool:
-    """Pages of K and V for one element type, widths and KV heads, for many layers side by side.
+    """Pages of K and V for one element type, two widths and a number of KV heads, for many layers.
 
-    head_dim_v 0: MLA, the value is the first MLA_VALUE elements of the key.
+    head_dim_v 0 stands for MLA, where the value is the first MLA_VALUE elements of the key.
     """
 
     def __init__(
@@ -198,10 +200,11 @@ class Pool:
         self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
 
     def table(self, lens: Sequence[int], shared: bool = False) -> torch.Tensor:
-        """A block table [requests, pages]: random pages of one layer, or one request's for all (equal) ones.
+        """A block table [requests, pages]: random pages of one layer, or, with `equal`, those of one request for all
+        requests.
 
         Every layer uses the same table over its own part of the pool (`layer`), as engines do. Rows are padded to 16
-        entries: Triton compiles strides that are multiples of 16 separately.
+        entries, because Triton compiles strides that are multiples of 16 separately.
         """
         columns = [cdiv(n, self.page) for n in lens]
         need = columns[0] if shared else sum(columns)
@@ -215,13 +218,14 @@ class Pool:
         return table
 
     def layer(self, i: int, lens: Sequence[int], shared: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """K and V of layer i: its own stretch of the pool; layers begin anew when the pool is used up."""
+        """K and V of layer i: its own stretch of the pool. Layers start again at the beginning when the pool is used
+        up."""
         need = cdiv(lens[0], self.page) if shared else sum(cdiv(n, self.page) for n in lens)
         at = i % max(self.pages // need, 1) * need
         return self.k[at : at + need], None if self.v is None else self.v[at : at + need]
 
     def calls_for(self, lens: Sequence[int]) -> int:
-        """Calls in a graph, so that a replay finds nothing of the last one in the L2."""
+        """Calls in a graph: enough that a replay finds nothing of the previous one in the L2."""
         cold = COLD_FACTOR * self.l2_bytes / (sum(cdiv(n, self.page) for n in lens) * self.page_bytes)
         return max(FEWEST_CALLS, min(MOST_CALLS, int(cold) + 1))
 
@@ -272,7 +276,7 @@ def kernel_calls(
 
 @contextmanager
 def compiled_kernels() -> Iterator[list[Any]]:
-    """Collects the compiled stage-1 kernels that calls inside the block launch."""
+    """Collects the compiled stage-1 kernels that are launched by calls inside the block."""
     from decodecalc_kernels import stage1
 
     kernel, seen = stage1.stage1_kernel, []
@@ -340,27 +344,29 @@ class Probe:
         self.split = variant.path == SPLIT
 
     def cuts(self, blocks: int, most: int = 1) -> list[Cut]:
-        """Ways (up to `most`) to make about so many blocks: never more, but for the fewest there can be."""
+        """Up to `most` ways to make about this many blocks. None makes more, except where even the fewest possible are
+        more."""
         units = max(blocks // self.pool.kv_heads, 1)
         if not self.split:
             return [Cut(units, 1)]
         fewest = cdiv(units, PROBE_SPLITS)
-        # Block counts that fill SMs evenly are what a curve is about: an exact cut where there is one.
+        # A curve is about block counts that fill SMs evenly: take an exact cut where there is one.
         exact = [r for r in range(fewest, MOST_REQUESTS * fewest + 1) if units % r == 0 and units // r > 1]
         return [Cut(r, max(units // r, 2)) for r in exact[:most] or [fewest]]
 
     def blocks(self, blocks: int) -> int:
-        """How many they really are."""
+        """How many blocks they really are."""
         return self.cuts(blocks)[0].units * self.pool.kv_heads
 
     def counts(self, sm_count: int, slots_per_sm: int) -> list[int]:
-        """The counts nearest to `derive.knots` that can be made, and the first past each of `derive.jumps`."""
+        """The counts nearest to `derive.knots` that can be made, and the first count after each of `derive.jumps`."""
         past = (itertools.count(n + 1) for n in jumps(sm_count, slots_per_sm))
         made = {next(m for m in above if self.blocks(m) == m) for above in past}
         return sorted(made | {self.blocks(n) for n in knots(sm_count, slots_per_sm)})
 
     def calls(self, cut: Cut, tiles: int, shared: bool = False, count: int = 0) -> list[Callable[[], Any]]:
-        """Calls of both kernels (of the only one, unsplit): `count`, or enough to find nothing in the L2."""
+        """Calls of both kernels (of stage 1 alone when unsplit): `count` calls, or as many as it takes to find nothing
+        in the L2."""
         keys = tiles * self.variant.tile_keys
         config, lens = unsplit_config(self.variant), [cut.splits * keys] * cut.requests
         if self.split:
@@ -369,7 +375,7 @@ class Probe:
         return kernel_calls(self.pool, config, lens, self.heads, count, shared=shared)
 
     def merge_s(self, cut: Cut, merge_of: Callable[[int, int], float]) -> float:
-        """Seconds of their merge: merge_of(output rows, splits)."""
+        """Seconds of the merge of these launches, by merge_of(output rows, splits)."""
         return merge_of(cut.requests * self.heads, cut.splits) if self.split else 0.0
 
 
@@ -378,14 +384,15 @@ def stage_probes(
 ) -> tuple[StageTimes, float]:
     """Times of stage 1 that `derive.derive_stage` needs, and the largest spread among them.
 
-    merge_of(rows, splits): seconds of a merge, which split probes run too: a kernel beside which the next layer's
-    blocks come to their SMs, as in a real step.
+    merge_of(rows, splits) gives the seconds of a merge. Split probes run the merge as well: as in a real step, the
+    blocks of the next layer reach their SMs while it runs.
     """
     probe = Probe(pool, variant)
     spreads: list[float] = []
 
     def seconds(blocks: int, tiles: int) -> float:
-        # Where all SMs get as many blocks, one in a wrong place shows: what the last merge leaves free decides.
+        # Where all SMs get equally many blocks, one block in a wrong place shows, and what the last merge leaves free
+        # decides about that.
         full = blocks % sm_count == 0 and blocks > sm_count
         times = []
         for cut in probe.cuts(blocks, FULL_CUTS if full else 1):
@@ -405,7 +412,8 @@ def stage_probes(
 
 
 def shared_tile(pool: Pool, variant: Variant, blocks: int) -> tuple[float, float]:
-    """Seconds of one more tile in each of so many unsplit blocks: reading their own keys, and all the same ones."""
+    """Seconds of one more tile in each of this many unsplit blocks: when they read their own keys, and when all read
+    the same."""
     probe = Probe(pool, variant)
 
     def slope(shared: bool) -> float:
@@ -416,7 +424,7 @@ def shared_tile(pool: Pool, variant: Variant, blocks: int) -> tuple[float, float
 
 
 def merge_probes(pool: Pool) -> dict[tuple[int, int], float]:
-    """Seconds of the merge alone, launch included, back to back, by (output rows, splits)."""
+    """Seconds of the merge alone, back to back and launch included, by (output rows, splits)."""
     from decodecalc_kernels import LaunchConfig
     from decodecalc_kernels.blocks import merge_shape
 

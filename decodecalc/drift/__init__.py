@@ -1,4 +1,4 @@
-"""Whether the engines on this machine still follow our policies, read from their sources and never imported."""
+"""Checks whether the engines of this machine still follow our policies. Their sources are read and never imported."""
 
 from __future__ import annotations
 

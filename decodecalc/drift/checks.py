@@ -1,7 +1,8 @@
 """What a check reads from an engine's source, and what it should find there.
 
-A check is data: which files may hold it, how to read it, and what our policy of a version expects. Expected values come
-from the policy itself (its rules or its plans), so that a check compares the engine with what decodecalc would answer.
+A check is data: which files may hold the value, how to read it, and what our policy of a version expects. Expected
+values come from the policy itself (its rules or its plans), so a check compares the engine with what decodecalc would
+answer.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ THING = Thing()  # stands for a tensor in a check's given names
 
 
 class NotFoundError(Exception):
-    """The symbol is not in the file, or its value cannot be worked out from this source."""
+    """The symbol is not in the file, or its value cannot be determined from this source."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A value read from a file, and its line (0: the file as a whole)."""
+    """A value read from a file, and its line (0 stands for the file as a whole)."""
 
     value: Any
     line: int = 0
@@ -72,7 +73,7 @@ class Constant(Reader):
 
 @dataclass(frozen=True)
 class Local(Reader):
-    """A local variable of a function that is a constant: the value of its first assignment."""
+    """The value that is first assigned to a local variable of a function, where it is a constant."""
 
     function: str
     name: str
@@ -129,7 +130,7 @@ class SetTo(Reader):
 
 @dataclass(frozen=True)
 class Argument(Reader):
-    """A constant argument that follows a constant one, as in get_int_env_var("NAME", 256)."""
+    """A constant argument that follows another constant one, as in get_int_env_var("NAME", 256)."""
 
     after: str
 
@@ -180,8 +181,8 @@ class Uses(Reader):
 class Computes(Reader):
     """What a function computes in several cases.
 
-    result: a (dotted) variable after the function's last line, or "return". cases: names given in each case; given
-    applies to all of them. A name ending in () is what a call of it answers.
+    result: a (dotted) variable after the last line of the function, or "return". cases: the names given in each case;
+    `given` applies to all of them. A name that ends in () stands for what a call of it returns.
     """
 
     function: str
@@ -209,7 +210,8 @@ class Computes(Reader):
 
 @dataclass(frozen=True)
 class LaunchCalls(Reader):
-    """What kernels a function launches in several cases: (name, grid, values of `keywords`) each, or the first only."""
+    """The kernels that a function launches in several cases, as (name, grid, values of `keywords`) each, or only the
+    first one."""
 
     function: str
     cases: tuple[Mapping[str, Any], ...]
@@ -228,7 +230,7 @@ class LaunchCalls(Reader):
             evaluator = Evaluator(module.definitions, {**self.given, **case})
             found = _evaluated(evaluator.launches, function)
             if not isinstance(found, list):
-                raise NotFoundError(f"the launches of {self.function} cannot be worked out from this source")
+                raise NotFoundError(f"the launches of {self.function} cannot be determined from this source")
             launches = found[:1] if self.first_only else found
             what = f"the launch of {self.function}"
             values.append(
@@ -246,12 +248,12 @@ class LaunchCalls(Reader):
 
 @dataclass(frozen=True)
 class AnyOf(Reader):
-    """The first of several readers that finds something: places that a value had in different releases."""
+    """The first of several readers that finds something. It covers the places that a value had in different releases."""
 
     readers: tuple[Reader, ...]
 
     def read(self, text: str) -> Reading:
-        """What the first one finds."""
+        """What the first reader finds."""
         problems = []
         for reader in self.readers:
             try:
@@ -263,7 +265,8 @@ class AnyOf(Reader):
 
 @dataclass(frozen=True)
 class Text(Reader):
-    """What a pattern's group finds in a file of any language; every match in order with `all`. Numbers become ints."""
+    """What the group of a pattern finds in a file of any language; with `all`, every match in order. Numbers become
+    ints."""
 
     pattern: str
     all: bool = False
@@ -272,7 +275,7 @@ class Text(Reader):
         """The group's text, or a tuple of all matches."""
         found = list(re.finditer(self.pattern, text))
         if not found:
-            raise NotFoundError("the expression that says it is not there")
+            raise NotFoundError("the expression that defines it is not in the file")
         line = text.count("\n", 0, found[0].start()) + 1
         values = tuple(_number(m[1]) for m in found)
         return Reading(values if self.all else values[0], line)
@@ -313,9 +316,9 @@ def _number(text: str) -> int | float | str:
 
 
 def _plain(value: Any, what: str) -> Any:
-    """The value with records as numbers; NotFoundError where it is not known."""
+    """The value with records as numbers. Raises NotFoundError where it is not known."""
     if value is UNKNOWN or isinstance(value, Thing):
-        raise NotFoundError(f"{what} cannot be worked out from this source")
+        raise NotFoundError(f"{what} cannot be determined from this source")
     if isinstance(value, Record):
         return tuple(v for _, v in value.fields)
     if isinstance(value, (tuple, list)):
@@ -327,11 +330,11 @@ def _plain(value: Any, what: str) -> Any:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that decides a policy.
+    """One quantity that decides a policy.
 
-    what: in words, with what the values belong to. files: where it may be, newest place first, relative to the
-    package. expected: the value, from the version's rules (for `Computes`, from our plans). when: whether a version has
-    it. cases: names of the cases of a `Computes`, for messages.
+    what: the quantity in words. files: where it may be, newest place first, relative to the package. expected: its
+    value, from the rules of the version (for `Computes`, from our plans). when: whether a version has it. cases: names
+    of the cases of a `Computes`, for messages.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""Whether our policies still hold for the engines that are found: every check of every policy that follows them."""
+"""Compares our policies with the engines that are found: every check of every policy that follows them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COMPILED = (".h", ".cuh", ".cu", ".cpp")  # sources that an installed wheel does
 
 @dataclass(frozen=True)
 class Outcome:
-    """One check. status: same, differs, or no source (a compiled package does not carry the file).
+    """The result of one check. `status` is same, differs, or no source (a compiled package does not carry the file).
 
-    file, line: where the value was read, relative to the package's place; note: what a difference comes down to.
+    file, line: where the value was read, relative to the place of the package. note: what a difference consists of.
     """
 
     what: str
@@ -40,10 +40,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One policy against one package.
+    """The results of one policy for one package.
 
-    version_known: whether a version of our policy covers the package's. policy_version: the one that was compared (of
-    an unknown version: the one that would be used). also: other versions of the policy for which every check holds.
+    version_known: whether a version of our policy covers the package's version. policy_version: the version that was
+    compared; for an unknown version, the one that would be used. also: other versions of the policy for which every
+    check holds.
     """
 
     package: str
@@ -62,8 +63,8 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """same, differs, unknown version (and nothing differs), no source (nothing could be read) or not checked (this
-        version of the policy has no checks)."""
+        """One of: same, differs, unknown version (and nothing differs), no source (nothing could be read), not checked
+        (this version of the policy has no checks)."""
         if self.differences:
             return DIFFERS
         if not self.outcomes:
@@ -74,7 +75,7 @@ class Verdict:
 
 
 def inspect_path(path: str) -> list[Verdict]:
-    """Every policy that follows a package found under `path`. InputError when there is none."""
+    """The results of every policy that follows a package found under `path`. Raises InputError when there is none."""
     found = find_packages(open_tree(path))
     if not found:
         names = ", ".join(package.name for package in packages())
@@ -85,7 +86,8 @@ def inspect_path(path: str) -> list[Verdict]:
 
 
 def inspect_environment() -> list[Verdict]:
-    """Every policy that follows a package of the running interpreter. MissingDependencyError when there is none."""
+    """The results of every policy that follows a package of the running interpreter. Raises MissingDependencyError when
+    there is none."""
     found: list[Found] = []
     for name, version, folder in installed_trees():
         for each in find_packages(Folder(_path(folder))):
@@ -122,7 +124,7 @@ def _verdicts(found: Found) -> Iterator[Verdict]:
             others = [v for v in followed.candidates(policy) if v is not version]
             also = tuple(v.name for v in others if _hold(_run(followed.checks, v, found)))
             if found.version is None and not known and also:
-                # Nothing names the release: take the newest version that the sources agree with.
+                # Nothing names the release, so take the newest version with which the sources agree.
                 version, also = policy.version(also[0]), also[1:]
                 outcomes = _run(followed.checks, version, found)
         yield Verdict(
@@ -142,7 +144,7 @@ def _hold(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _policy_version(policy: Policy, followed: Followed, version: str | None) -> tuple[PolicyVersion, bool]:
-    """The version of our policy to compare with, and whether it is known to cover the package's."""
+    """The version of our policy to compare with, and whether it is known to cover the version of the package."""
     candidates = followed.candidates(policy)
     if followed.fixed is not None:
         return policy.version(followed.fixed), version is None
@@ -157,7 +159,7 @@ def _policy_version(policy: Policy, followed: Followed, version: str | None) -> 
         pass
     key = version_key(release)
     older = [v for v in candidates if v.covers and version_key(v.covers[0]) <= key]
-    # Newest first: the first that had begun by then.
+    # Versions are listed newest first: take the first one that had been released by then.
     return (older[0] if older else candidates[-1]), False
 
 
@@ -201,7 +203,7 @@ def _compared(check: Check, expected: Any, reading: Reading, file: str) -> Outco
 
 
 def _shape(value: Any) -> Any:
-    """Lists as tuples, so that values compare by what they hold; NumPy numbers as plain ones."""
+    """Lists as tuples, so that values are compared by their content; NumPy numbers as plain numbers."""
     if isinstance(value, (list, tuple)):
         return tuple(_shape(item) for item in value)
     return value.item() if hasattr(value, "item") else value

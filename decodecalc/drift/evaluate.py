@@ -1,13 +1,13 @@
-"""What a piece of someone else's Python computes, found without running it.
+"""Determines what a piece of someone else's Python computes, without running it.
 
 An engine decides a launch in a few lines of integer arithmetic inside functions that need a GPU to run. This evaluator
 walks the syntax tree of such a function with some names given (`{"self.num_heads_kv": 8, "_is_hip": False}`), computes
-what follows from them and leaves everything else unknown. Nothing is imported or executed: only arithmetic,
-comparisons, conditionals, loops over known values and calls of a few pure functions and of functions of the same file
-exist here, with limits on steps, on the size of numbers and of lists, and on depth.
+what follows from them and leaves everything else unknown. Nothing is imported or executed. Only arithmetic,
+comparisons, conditionals, loops over known values, and calls of a few pure functions and of functions of the same file
+exist here, with limits on the number of steps, on the size of numbers and lists, and on depth.
 
-Given names keep their value: an assignment to one of them in the function is skipped. The function's own parameters are
-ordinary variables that start with what is given.
+Given names keep their value: an assignment to one of them inside the function is skipped. The function's own parameters
+are ordinary variables that start with the given values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNKNOWN = _Unknown()
 
 
 class Thing:
-    """Something that exists and of which nothing else is known: it is not None, and true where that is asked."""
+    """Something of which only its existence is known: it is not None, and it is true where its truth is asked for."""
 
     def __repr__(self) -> str:
         return "something"
@@ -54,7 +54,7 @@ class SourceLaunch:
 
 @dataclass(frozen=True)
 class Record:
-    """What calling a class of the file with known arguments makes: its keyword arguments."""
+    """The result of calling a class of the file with known arguments: its keyword arguments."""
 
     fields: tuple[tuple[str, Any], ...]
 
@@ -86,7 +86,7 @@ def _same(value: Any) -> Any:
 
 
 def _as_type(value: Any, dtype: str | None) -> Any:
-    """A value after a cast: only whether it becomes a whole number matters here."""
+    """A value after a cast. Only whether it becomes a whole number matters here."""
     if isinstance(value, (int, float)) and dtype is not None:
         return int(value) if "int" in dtype else float(value) if "float" in dtype else value
     return value
@@ -98,7 +98,7 @@ _PURE: dict[str, Callable[..., Any]] = {
     "tuple": tuple, "str": str,
     "maximum": max, "minimum": min, "cdiv": cdiv, "ceildiv": cdiv, "ceil_div": cdiv, "next_power_of_2": next_power_of_2,
     "ceil": math.ceil, "floor": math.floor, "log2": math.log2, "constexpr": _same,
-    # A marker of a block size that must be a multiple of something: what matters is of what.
+    # Marks a block size that must be a multiple of something. Only the divisor matters here.
     "MultipleOf": int,
 }  # fmt: skip
 _SAME = ("to", "item")  # methods that change a value's type or place only
@@ -150,7 +150,7 @@ def _known(value: Any) -> bool:
 
 
 def _bounded(value: Any) -> Any:
-    """The value, or unknown where it grew out of what a launch can need."""
+    """The value, or unknown where it is larger than any launch can need."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value if abs(value) < MAX_NUMBER else UNKNOWN
     if isinstance(value, (str, list, tuple, set, frozenset, range)) and len(value) > MAX_ITEMS:
@@ -159,7 +159,7 @@ def _bounded(value: Any) -> Any:
 
 
 class Evaluator:
-    """One module's definitions and the names that are given.
+    """The definitions of one module and the given names.
 
     module: what the file defines at top level, by name (functions, classes, assigned expressions).
     """
@@ -189,7 +189,7 @@ class Evaluator:
         return scope.get(name, self._given.get(name, UNKNOWN))
 
     def launches(self, function: ast.AST) -> list[SourceLaunch] | _Unknown:
-        """The kernels that a function launches; unknown where it is not known whether one is launched."""
+        """The kernels that a function launches; unknown where it cannot be determined whether one is launched."""
         self._launches.clear()
         self._outer(function, {})
         found = [launch for launch in self._launches if launch is not None]
@@ -198,7 +198,7 @@ class Evaluator:
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def _outer(self, function: ast.AST, scope: dict[str, Any]) -> Any:
-        """The body of the function that was asked for: given parameters start its scope."""
+        """Evaluates the body of the function that was asked for. Given parameters start its scope."""
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             args = function.args
             parameters = {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
@@ -271,7 +271,7 @@ class Evaluator:
         if test is not None:
             self._run(node.body if test else node.orelse, scope)
             return
-        # Either branch may run: whatever they set is unknown afterwards.
+        # Either branch may run, so everything that one of them sets is unknown afterwards.
         for branch in (node.body, node.orelse):
             self._forget(branch, scope)
 
@@ -330,7 +330,7 @@ class Evaluator:
         if name is not None and name not in self._given:
             scope[name] = value
         elif isinstance(target, ast.Subscript):
-            # One entry of something changed: what it holds is no longer known.
+            # One entry changed in a way that is not known, so the whole content is no longer known.
             self._assign(target.value, UNKNOWN, scope)
 
     def _launch(self, call: ast.Call, target: ast.Subscript, scope: dict[str, Any]) -> None:
@@ -470,7 +470,7 @@ class Evaluator:
         return -value if isinstance(op, ast.USub) else value if isinstance(op, ast.UAdd) else UNKNOWN
 
     def _either(self, node: ast.BoolOp, scope: dict[str, Any]) -> Any:
-        """`and`/`or` with unknowns: one decisive operand decides, whatever the others are."""
+        """`and` / `or` with unknown operands: one decisive operand determines the result, whatever the others are."""
         stops_at = isinstance(node.op, ast.Or)
         undecided = False
         value: Any = UNKNOWN
@@ -595,7 +595,7 @@ class Evaluator:
         parameters = closure.node.args
         names = [arg.arg for arg in (*parameters.posonlyargs, *parameters.args)]
         scope = {**closure.scope, **dict(zip(names, args)), **keywords}
-        # A parameter of an inner function is its own name, even where one of the same name is given outside.
+        # A parameter of an inner function is a name of its own, even where the same name is given outside.
         inner = Evaluator(self._module, {k: v for k, v in self._given.items() if k not in {*names, *keywords}})
         inner._steps, inner._depth, inner._resolving = self._steps, self._depth + 8, self._resolving
         scope["?returned"] = True

@@ -1,4 +1,4 @@
-"""Which engine packages a tree holds, where, and of what version."""
+"""Finds the engine packages in a tree, with their places and versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BARE_VERSION = re.compile(r"\s*v?(\d[\w.+!-]*)\s*")
 
 @dataclass(frozen=True)
 class Found:
-    """A package in a tree. root: what its paths start with there; version None where nothing names it."""
+    """A package in a tree. root: the beginning of its paths there. version: None where nothing names it."""
 
     package: Package
     tree: Tree
@@ -27,7 +27,7 @@ class Found:
 
     @property
     def where(self) -> str:
-        """The place in words."""
+        """The place, in words."""
         return f"{self.tree.label}/{self.root}".rstrip("/")
 
 
@@ -47,13 +47,14 @@ def find_packages(tree: Tree) -> list[Found]:
 
 
 def _without_forks(found: list[Found]) -> list[Found]:
-    """A fork's checkout contains its upstream's folders: they are the fork's, not upstream's."""
+    """Leaves out packages that are part of a fork: a fork's checkout contains the folders of its upstream, which then
+    belong to the fork."""
     inside = {(name, f.tree.label + f.root) for f in found for name in f.package.contains}
     return [f for f in found if (f.package.name, f.tree.label + f.root) not in inside]
 
 
 def _site_folders(tree: Tree) -> Iterator[str]:
-    """Where packages may start: the tree itself, a venv's site-packages, a wheel's data folder."""
+    """Where packages may start: at the tree itself, in the site-packages of a venv, or in the data folder of a wheel."""
     yield ""
     for lib in ("lib", "lib64", "Lib"):
         for name in tree.names(lib):
@@ -69,7 +70,7 @@ def _version(tree: Tree, site: str, root: str, package: Package) -> str | None:
 
 
 def normalised(name: str) -> str:
-    """A distribution name as the package index compares it."""
+    """A distribution name in the normal form of package indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,4 +1,4 @@
-"""A Python file as names and syntax trees: what it defines, where, without importing it."""
+"""A Python file as names and syntax trees: what it defines and where, without importing it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NotPythonError(Exception):
 
 
 def parse(text: str) -> Module:
-    """The definitions of a file. NotPythonError when it is not Python."""
+    """The definitions of a file. Raises NotPythonError when it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in someone else's strings
@@ -34,7 +34,7 @@ def parse(text: str) -> Module:
         raise NotPythonError(str(error) or type(error).__name__) from None
     module = Module({}, {})
     for name, node, line in _definitions(tree.body, ""):
-        # The first definition stays: a later one is a fallback, as in try/except ImportError.
+        # The first definition is kept: a later one is a fallback, as in try/except ImportError.
         module.definitions.setdefault(name, node)
         module.lines.setdefault(name, line)
     return module
@@ -63,7 +63,7 @@ def _definitions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, a
 
 
 def line_of(function: ast.AST, name: str) -> int:
-    """The line where a (dotted) variable of a function is first set, else the function's own line."""
+    """The line where a (dotted) variable of a function is first set, or the function's own line if it is never set."""
     from decodecalc.drift.evaluate import dotted
 
     found = [

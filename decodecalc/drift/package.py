@@ -1,7 +1,7 @@
 """The packages that decide launches: how to recognise them in a tree, and which policies follow them.
 
-Each engine folder that has a `sources.py` lists its packages there, as `PACKAGES`; a package that decides launches of
-several engines is listed once, in the folder of its own project.
+Each engine folder that has a `sources.py` lists its packages there, as `PACKAGES`. A package that decides the launches
+of several engines is listed once, in the folder of its own project.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Followed:
     checks: tuple[Check, ...]
     """What to read and compare."""
     versions: str = ""
-    """Prefix of the names of the policy's versions that are this package's: two code bases can share a policy."""
+    """Prefix of the version names of the policy that belong to this package: two code bases can share a policy."""
     not_versions: str | None = None
-    """Prefix of the names of versions that are another package's."""
+    """Prefix of the version names that belong to another package."""
     fixed: str | None = None
-    """The only version that can be meant, where the package has no release number."""
+    """The only version that applies, where the package has no release number."""
     needs: tuple[str, str] | None = None
-    """A file, and a word in it, without which the package does not contain the engine (any more)."""
+    """A file, and a word in it. Without them the package does not contain the engine (any more)."""
 
     def candidates(self, policy: Policy) -> list[PolicyVersion]:
         """The policy's versions that are this package's, newest first."""
@@ -57,7 +57,8 @@ class Package:
     version_files: tuple[str, ...] = ()
     """Files of a checkout that may name its version."""
     contains: tuple[str, ...] = ()
-    """Packages whose files a checkout of this one holds as well: a fork's upstream. They are then the fork's."""
+    """Packages whose files a checkout of this one also contains: the upstream of a fork. They are then counted as the
+    fork's."""
 
 
 def packages() -> tuple[Package, ...]:

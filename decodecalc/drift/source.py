@@ -1,4 +1,4 @@
-"""The files of an installation, a source tree, a wheel or a source archive, read without running any of them."""
+"""The files of an installation, a source tree, a wheel or a source archive. They are read without running any of them."""
 
 from __future__ import annotations
 
@@ -67,12 +67,13 @@ class Folder(Tree):
 
 
 class _Archive(Tree):
-    """Members by path. An archive that breaks midway is one that cannot be used, not one without the member."""
+    """The members by path. An archive that breaks midway is refused as a whole; it is not treated as one without the
+    member."""
 
     def __init__(self, label: str, members: list[str]) -> None:
         super().__init__(label)
         if len(members) > MAX_FILES:
-            raise InputError(f"{label} lists {len(members)} files: not a package of an attention engine")
+            raise InputError(f"{label} lists {len(members)} files, which no package of an attention engine does")
         self._members = set(members)
 
     @cached_property
@@ -130,7 +131,7 @@ class SourceArchive(_Archive):
                     names.append(name)
                     if len(names) > MAX_FILES:
                         break
-                    # Everything is read in one pass: going back in a compressed stream starts it again.
+                    # Everything is read in one pass, because going back in a compressed stream starts it again.
                     if name.endswith(_SOURCES) and member.size <= MAX_FILE_BYTES:
                         file = tar.extractfile(member)
                         self._text[name] = b"" if file is None else file.read(MAX_FILE_BYTES)

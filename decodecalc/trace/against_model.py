@@ -1,4 +1,4 @@
-"""What the time model adds to a judged group: the predicted time, the best split count, and what it would save."""
+"""Adds to a judged group what the time model says: the predicted time, the best split count, and what it would save."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgainstModel:
-    """A launch beside the time model; None where the model cannot say."""
+    """What the time model says about a launch. A field is None where the model cannot say."""
 
     predicted_s: float | None = None
     """Time of the plan that ran, in the engine's own kernel."""
@@ -27,11 +27,12 @@ class AgainstModel:
     best_s: float | None = None
     """Its time."""
     saving_s_per_token: float | None = None
-    """The difference over all layers of the group's kind, 0 where nothing is to be saved."""
+    """The difference over all layers of the group's kind; 0 where nothing can be saved."""
 
 
 def against_model(plan: LaunchPlan, layers: int | None) -> AgainstModel:
-    """The model on this plan, whose lengths must be the real ones. layers: how many of its kind the model has."""
+    """The model's answer for this plan, whose lengths must be the real ones. layers: how many layers of its kind the
+    model has."""
     from decodecalc.cost import predict
     from decodecalc.cost.token import sum_layers
 
@@ -46,7 +47,7 @@ def against_model(plan: LaunchPlan, layers: int | None) -> AgainstModel:
 
 @lru_cache(maxsize=256)
 def _best(geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu) -> tuple[int, float]:
-    """S_opt and its time: the same for every engine of a step."""
+    """S_opt and its time. They are the same for every engine of a step."""
     from decodecalc.cost import choose
 
     choice = choose(geo, batch, kv=kv, gpu=gpu, engines=[])

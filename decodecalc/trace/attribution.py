@@ -1,7 +1,8 @@
-"""Whose launch it is, where names alone do not say: content of the launch and the company it keeps.
+"""Decides which engine made a launch where the name alone does not say it: by the content of the launch and by the
+other kernels of the trace.
 
-Every engine that may have launched kernels of a family is asked, and answers with a vote. What a vote rests on is the
-engine's own knowledge, in its folder; here the votes are counted.
+Every engine that may have launched kernels of a family is asked and answers with a vote. What a vote is based on is
+known in the engine's own folder; the votes are counted here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DECODE_STEP, PROMPT, UNATTRIBUTED = "decode", "prefill", "other"
 
 
 class Strength(IntEnum):
-    """How sure an engine is that a launch is its own. A sure vote leaves out all that are not sure."""
+    """How sure an engine is that a launch is its own. If there is a sure vote, all others are dropped."""
 
     WEAK = 1
     POSSIBLE = 2
@@ -33,43 +34,43 @@ class Vote:
     strength: Strength
     """How sure it is."""
     why: str
-    """What that rests on."""
+    """The reason for the vote."""
     split: bool | None = None
     """Whether the split path ran; None when the launch does not say."""
     what: str = DECODE_STEP
-    """decode, prefill, or other (what the engine can neither take for the one nor for the other)."""
+    """decode, prefill, or other (the engine can tell neither)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """What a launch group is taken for."""
+    """What a launch group is recognised as."""
 
     what: str
     """decode (an engine's decode attention), prefill, or other (attention of no engine that is modelled)."""
     engines: tuple[str, ...] = ()
-    """Who may have launched it, likeliest first."""
+    """The engines that may have launched it, the likeliest first."""
     path_split: bool | None = None
     """Whether the split path ran; None when unknown."""
     why: str = ""
-    """What this rests on."""
+    """The reason for this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What else the traces hold."""
+    """What else the traces contain."""
 
     device: TraceDevice | None = None
     """The GPU that the group ran on."""
     vendors: frozenset[str] = frozenset()
-    """Whose other kernels there are."""
+    """The projects that other kernels of the trace belong to."""
     scheduled: frozenset[str] = frozenset()
-    """Families of which a scheduler kernel runs somewhere in the traces."""
+    """Families with a scheduler kernel somewhere in the traces."""
     tile_rows: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Query rows of the tiles seen, for each family whose names say them."""
+    """Query rows of the tiles that were seen, for each family whose names contain them."""
 
     @classmethod
     def of(cls, groups: Sequence[LaunchGroup], vendors: Iterable[str]) -> Surroundings:
-        """The company that these groups keep, without a device."""
+        """The surroundings of these groups, without a device."""
         rows: dict[str, set[int]] = {}
         for group in groups:
             if group.kind.facts.tile_rows is not None:
@@ -88,7 +89,8 @@ class Surroundings:
 
 
 AttributionRule = Callable[[LaunchGroup, Surroundings], "Vote | None"]
-"""An engine's answer about a stage-1 or prefill launch of one of its families; None: not mine."""
+"""The rule of an engine: its vote about a stage-1 or prefill launch of one of its families; None when the launch is not
+its own."""
 
 
 def by_name(group: LaunchGroup, surroundings: Surroundings) -> Vote:
@@ -103,12 +105,13 @@ def by_name(group: LaunchGroup, surroundings: Surroundings) -> Vote:
 def attribute(
     group: LaunchGroup, surroundings: Surroundings, rules: Iterable[tuple[str, AttributionRule]]
 ) -> Attribution:
-    """What the group is. rules: of the engines that may launch its family. Between equal votes the first one stands."""
+    """What the group is. `rules` belong to the engines that may launch its family. Between equal votes the first one
+    counts."""
     kind = group.kind
     if kind.role == MERGE:
-        return Attribution(what=UNATTRIBUTED, why=f"{kind.why}, without the kernel whose states it merges")
+        return Attribution(what=UNATTRIBUTED, why=f"{kind.why}; the kernel whose states it merges is not in the trace")
     if kind.role == SCHEDULER:
-        return Attribution(what=UNATTRIBUTED, why=f"{kind.why}, without the kernel that it is for")
+        return Attribution(what=UNATTRIBUTED, why=f"{kind.why}; the kernel that it serves is not in the trace")
     if kind.role == OTHER:
         return Attribution(what=UNATTRIBUTED, why=kind.why)
     votes = [(name, vote) for name, rule in rules if (vote := rule(group, surroundings)) is not None]

@@ -1,4 +1,4 @@
-"""A trace held against the plans: every launch group with what it is, what should have run, what it cost."""
+"""Compares a trace with the plans: what every launch group is, what should have run, and how long it took."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """All groups of all traces; `verdict` in words, `passed` as the exit code has it."""
+    """All groups of all traces. `verdict` is the result in words, and `passed` decides the exit code."""
 
     traces: tuple[Trace, ...]
     groups: tuple[JudgedLaunch, ...]
@@ -46,7 +46,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """One sentence: what was found."""
+        """What was found, in one sentence."""
         wrong = self.with_status(MISMATCH, REFUSED)
         right = self.with_status(*VERIFIED)
         if wrong:
@@ -67,18 +67,22 @@ class Audit:
     def _why_nothing(self) -> str:
         decode = [g for g in self.groups if g.attribution.what == DECODE_STEP]
         if not self.kernels:
-            return "the trace holds no GPU kernels"
+            return "the trace contains no GPU kernels"
         if not self.groups:
-            return f"no attention kernel among its {self.kernels} kernels"
+            return f"none of the {self.kernels} kernels is an attention kernel"
         if not decode:
             kinds = sorted({g.status for g in self.groups})
-            return f"no decode-attention launch of a modelled engine (attention kernels found: {', '.join(kinds)})"
+            return f"no launch is decode attention of a modelled engine (attention kernels found: {', '.join(kinds)})"
         if all(g.status == NO_GRID for g in decode):
-            return "decode attention ran, but the trace has no grids (graph replay): timed, unverifiable"
+            return (
+                "decode attention ran, but the trace has no grids (graph replay), so it can be timed and not verified"
+            )
         missing = sorted({g.note for g in decode if g.status == NEEDS})
         if missing:
             return "decode attention ran, but checking it needs " + "; ".join(missing)
-        return "what could be decode attention is not checked: " + ", ".join(sorted({g.status for g in decode}))
+        return "the launches that could be decode attention were not checked: " + ", ".join(
+            sorted({g.status for g in decode})
+        )
 
 
 def audit_traces(
@@ -88,7 +92,8 @@ def audit_traces(
     allow_truncated: bool = False,
     progress: Callable[[str], Progress] | None = None,
 ) -> Audit:
-    """Read the traces (several ranks of one run) and judge every launch group. InputError for what is no trace."""
+    """Reads the traces (several ranks of one run) and judges every launch group. Raises InputError for a file that is
+    no trace."""
     book = knowledge().name_book()
     traces = [
         read_trace(path, book.wanted, allow_truncated=allow_truncated, progress=progress(path) if progress else None)
@@ -98,9 +103,9 @@ def audit_traces(
 
 
 def audit(traces: Sequence[Trace], book: NameBook, known: Known) -> Audit:
-    """Judge the launch groups of traces whose names `book` has seen."""
+    """Judges the launch groups of traces whose names `book` has seen."""
     if not traces:
-        raise InputError("no trace given")
+        raise InputError("no trace was given")
     groups = pair(list(traces), book)
     kernel_s = sum(trace.log.kernel_s for trace in traces)
     notes = [note for trace in traces for note in trace.notes] + _bad_events(traces)
@@ -127,14 +132,16 @@ def _bad_events(traces: Sequence[Trace]) -> list[str]:
     out = []
     for trace in traces:
         if trace.log.bad_times:
-            out.append(f"{trace.path}: {trace.log.bad_times} kernels end before they start: left out of all times")
+            out.append(
+                f"{trace.path}: {trace.log.bad_times} kernels end before they start and are left out of all times"
+            )
         if trace.log.malformed:
             out.append(f"{trace.path}: {trace.log.malformed} events lack a name, a time or a usable grid")
     return out
 
 
 def _gpu(traces: Sequence[Trace], known: Known) -> tuple[Gpu | None, list[str]]:
-    """The GPU that plans are made for: the user's, else the traces' own."""
+    """The GPU for which plans are made: the user's, otherwise that of the traces."""
     seen = next((device.gpu() for trace in traces if (device := _used_device(trace)) is not None), None)
     if known.gpu is None:
         return seen, [] if seen is None else list(seen.warnings)

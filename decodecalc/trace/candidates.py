@@ -1,4 +1,4 @@
-"""Which layer and batch a launch group may be: what the user says, else what the trace says, else nothing."""
+"""Which layer and batch a launch group may be: what the user says, otherwise what the trace says, otherwise nothing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ GIVEN, ANNOTATED, UNKNOWN = "given", "annotated", "unknown"
 
 @dataclass(frozen=True)
 class Known:
-    """What the user says about the traced run. Empty or None where nothing was said.
+    """What the user says about the traced run. A field is empty or None where nothing was said.
 
-    whole_model: layer groups know how many layers there are of each (they are a model's, not one layer by hand).
-    requests: batch sizes; contexts: lengths of uniform batches; ragged: one batch with every length. engines: (name,
-    version) pairs to hold launches against, None for whoever launched them.
+    whole_model: the layer groups know how many layers there are of each, because they are those of a model and not one
+    layer given by hand. requests: batch sizes. contexts: lengths of uniform batches. ragged: one batch with every
+    length. engines: (name, version) pairs to compare launches with; None means the engines that the launches are
+    attributed to.
     """
 
     layer_groups: tuple[LayerGroup, ...] = ()
@@ -44,8 +45,8 @@ class Known:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer and a batch. lengths: given by the user, annotated in the trace (their sum), or unknown. inferred: what
-    was taken from the launch itself, so that its agreement proves less."""
+    """A layer and a batch. lengths: where they come from: given by the user, annotated in the trace (their sum), or
+    unknown. inferred: what was taken from the launch itself; agreement in it proves less."""
 
     layer: LayerGroup
     batch: Batch
@@ -56,8 +57,8 @@ class Candidate:
 def candidates(
     known: Known, seen: Inferred, notes: Sequence[StepNote], stand_ins: Sequence[int] = ()
 ) -> tuple[list[Candidate], str]:
-    """Everything the group may be, and what is missing when that is nothing. stand_ins: lengths to take where nothing
-    says any, for engines whose launch then means something all the same."""
+    """All candidates for the group, and what is missing when there is none. stand_ins: lengths to use where nothing
+    states any, for engines whose launch says something without them."""
     layers, from_launch = _layers(known, seen)
     if not layers:
         return [], "the layer (--model, or --q-heads, --kv-heads, --head-dim)"
@@ -83,7 +84,7 @@ def _layers(known: Known, seen: Inferred) -> tuple[tuple[LayerGroup, ...], tuple
 def _batches(
     known: Known, seen: Inferred, notes: Sequence[StepNote], stand_ins: Sequence[int]
 ) -> tuple[list[tuple[Batch, str, tuple[str, ...]]], str]:
-    """(batch, where its lengths come from, what was inferred) triples."""
+    """(batch, origin of its lengths, what was inferred) triples, and what is missing when there is none."""
     if known.ragged is not None:
         return [(known.ragged, GIVEN, ())], ""
     sizes, q_len = known.requests, known.q_len

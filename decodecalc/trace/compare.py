@@ -1,4 +1,4 @@
-"""One launch group against the plan of an engine: what was claimed, what was seen."""
+"""Compares one launch group with the plan of an engine: what was claimed and what was seen."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ KERNEL = "kernel"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFamily:
-    """Kernels that call one another, and what their launches show beside kernel, grids and threads."""
+    """Kernels that belong together, and what their launches show in addition to kernel, grids and threads."""
 
     name: str
-    """What results call the family."""
+    """The name of the family in results."""
     shows_path: bool = False
-    """Whether a launch shows the path (a flag of the template, an extent of the grid), not only its merge."""
+    """Whether a stage-1 launch shows the path by itself (by a template flag or an extent of the grid), not only by its
+    merge."""
     shows_tile: bool = False
-    """Whether the names' tiles are the plan's."""
+    """Whether the tiles in the names are those of the plan."""
     shows_head_dim: bool = False
-    """Whether the names' head dim is the layer's, not rounded up."""
+    """Whether the head dim in the names is that of the layer, not rounded up."""
     plans_merge_grid: bool = True
-    """Whether plans know the merge's grid; not where a compiler chooses it."""
+    """Whether plans know the grid of the merge; they do not where a compiler chooses it."""
     serves_prefill: bool = False
-    """Whether the same kernel, unsplit, serves prompts too."""
+    """Whether the same kernel without splits also serves prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchClaim:
-    """One exact statement of a plan and what the trace shows instead or alike."""
+    """One exact statement of a plan, and what the trace shows."""
 
     what: str
     """What is compared."""
@@ -61,8 +62,8 @@ def claims(
     kernel: str,
     path_names: tuple[str, str],
 ) -> tuple[LaunchClaim, ...]:
-    """Every statement of the plan that this group can confirm or refute. kernel: what the engine's plans call the
-    stage-1 kernel that ran; path_names: its words for unsplit and split."""
+    """Every statement of the plan that this group can confirm or refute. kernel: the name of the stage-1 kernel that
+    ran, in the engine's plans. path_names: the engine's words for unsplit and split."""
     facts = group.kind.facts
     out = [LaunchClaim(KERNEL, plan.stage1.name, kernel)]
     if attribution.path_split is not None and family.shows_path:
@@ -95,7 +96,7 @@ def claims(
 
 
 def _launch(what: str, planned: KernelLaunch, seen: LaunchShape, has_grid: bool = True) -> list[LaunchClaim]:
-    """Grid and threads, where both sides have them."""
+    """Claims about grid and threads, where both sides have them."""
     out = []
     if seen.grid is not None and has_grid:
         out.append(LaunchClaim(f"{what} grid", dim3(planned.grid), seen.grid))

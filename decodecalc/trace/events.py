@@ -1,7 +1,7 @@
-"""What a trace is made of: kernel shapes, their launches in columns, devices, annotations.
+"""The content of a trace: kernel shapes, their launches in columns, devices, annotations.
 
-A launch of interest costs 24 bytes here whatever its name is (shapes are kept once), other kernels only a count and a
-sum, so that memory follows the attention kernels of a trace and not its size.
+A launch of interest takes 24 bytes however long its name is, because shapes are stored once; of other kernels only a
+count and a sum are kept. Memory therefore grows with the attention kernels of a trace, not with its size.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 Dim3 = tuple[int, int, int]
 
-MAX_NAME = 8192  # names with all template arguments reach 1 500 characters; what goes far beyond is not a kernel's name
+MAX_NAME = 8192  # names with all template arguments reach 1 500 characters; a much longer one is no kernel's name
 MAX_SHAPES = 200_000  # distinct (kernel, grid, block) of attention kernels: a real trace has tens
 MAX_DURATION_S = 1e9  # no kernel runs for 30 years
-MAX_NAMES = 1 << 16  # remembered verdicts on names; more distinct names only cost time
+MAX_NAMES = 1 << 16  # decisions on names that are remembered; more distinct names only cost time
 
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """One kernel as it is launched: all launches with equal fields are one shape.
+    """One kernel as it is launched. All launches with equal fields have the same shape.
 
-    grid, block: extents, None where the trace has none (graph replay on ROCm). smem_bytes: static and dynamic.
+    grid, block: their extents, None where the trace has none (graph replay on ROCm). smem_bytes: static and dynamic
+    together.
     """
 
     name: str
@@ -51,10 +52,10 @@ class LaunchShape:
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """One launch. Times in seconds on the trace's own clock; duration is NaN where the trace's clock ran backwards.
+    """One launch. Times are in seconds on the trace's own clock; the duration is NaN where that clock ran backwards.
 
-    correlation: the launching call's id (launches of one CUDA graph share it). graph: replayed from a captured graph,
-    whose grid is the one of capture time.
+    correlation: the id of the launching call, which all launches of one CUDA graph share. graph: the launch was
+    replayed from a captured graph, and its grid is that of capture time.
     """
 
     shape: LaunchShape
@@ -79,13 +80,15 @@ class TraceDevice:
 
     @property
     def gfx(self) -> str | None:
-        """AMD architecture: Kineto writes it as a compute capability (9.4 is gfx942, 9.5 gfx950) with 64-wide warps."""
+        """The AMD architecture. Kineto writes it as a compute capability (9.4 for gfx942, 9.5 for gfx950) with warps of
+        64 threads."""
         if self.warp_size != 64 or self.compute_capability is None:
             return None
         return {(9, 0): "gfx90a", (9, 4): "gfx942", (9, 5): "gfx950"}.get(self.compute_capability)
 
     def gpu(self) -> Gpu | None:
-        """The GPU table's entry, or one made of what the trace knows; None when it does not even know the SM count."""
+        """The entry of the GPU table, or a GPU made of what the trace says; None when the trace does not even give the
+        SM count."""
         from decodecalc.gpus.detect import DeviceProperties, gpu_from_device, match_device
 
         capability = None if self.gfx else self.compute_capability
@@ -105,7 +108,7 @@ class TraceDevice:
 
 @dataclass(frozen=True)
 class Annotation:
-    """A named range: engines write what a step holds into it."""
+    """A named range, into which engines write what a step contains."""
 
     name: str
     start_s: float
@@ -114,9 +117,9 @@ class Annotation:
 
 @dataclass
 class EventLog:
-    """Launches of the kernels of interest, in columns; everything else as two totals.
+    """Launches of the kernels of interest, in columns; of all others two totals.
 
-    `wanted` says from a name whether a kernel is of interest; it is asked once per distinct name.
+    `wanted` decides from a name whether a kernel is of interest. It is asked once for each distinct name.
     """
 
     wanted: Callable[[str], bool]
@@ -146,7 +149,7 @@ class EventLog:
         return verdict
 
     def count(self, duration_s: float) -> bool:
-        """Count one kernel into the totals; False when its duration cannot be one (negative, not finite)."""
+        """Adds one kernel to the totals. Returns False when its duration is impossible (negative or not finite)."""
         self.kernels += 1
         if 0.0 <= duration_s < MAX_DURATION_S:
             self.kernel_s += duration_s
@@ -168,7 +171,8 @@ class EventLog:
         smem_bytes: Any = None,
         graph: bool = False,
     ) -> None:
-        """One launch of any kernel; it is kept when its name is wanted. grid and block: sequences of up to 3 counts."""
+        """Adds one launch of any kernel and keeps it when its name is wanted. grid and block are sequences of up to 3
+        counts."""
         wanted = self.is_wanted(name)  # first: a name that is no string must not be counted
         good = self.count(duration_s)
         if not wanted:
@@ -197,7 +201,7 @@ class EventLog:
             self.mark_graph(correlation)
 
     def mark_graph(self, correlation: int) -> None:
-        """Launches with this correlation id are graph replays."""
+        """Marks launches with this correlation id as graph replays."""
         if not self.graph_correlations or self.graph_correlations[-1] != correlation & 0xFFFFFFFF:
             self.graph_correlations.append(correlation & 0xFFFFFFFF)
 
@@ -235,7 +239,8 @@ class EventLog:
 
 @dataclass(frozen=True)
 class Trace:
-    """One file read. `rank` is the process's rank where the trace says it. `notes`: what a reader should know."""
+    """One file that was read. `rank` is the rank of the process where the trace states it. `notes` are for the reader
+    of the report."""
 
     path: str
     format: str
@@ -254,7 +259,7 @@ class Trace:
 
 
 def dim3(value: Sequence[Any] | None) -> Dim3 | None:
-    """Grid or block extents as three positive ints, missing ones 1; None when they are not that."""
+    """Grid or block extents as three positive ints, with 1 for missing ones; None when they are anything else."""
     if value is None or not 1 <= len(value) <= 3:
         return None
     out = [whole(v) for v in value] + [1] * (3 - len(value))

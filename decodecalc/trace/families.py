@@ -1,6 +1,6 @@
 """Kernel families that several engines share: their names, and what their launches show.
 
-Whose launch it is, each engine says in its own folder.
+Each engine says in its own folder which launches are its own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from decodecalc.trace.steps import StepNote
 
 UNIFIED, TRITON_DECODE, MERGE_STATES = "unified-attention", "triton-decode", "merge-states"
 XQA, GENERATED_FMHA = "xqa", "generated-fmha"
-FIXED_SEGMENTS = 16  # of every split launch of the unified kernel, where nobody computes the number
+FIXED_SEGMENTS = 16  # splits of every split launch of the unified kernel in releases that do not compute the number
 XQA_MLA_THREADS = 384  # mla_sm120.cu: 3 warp groups in one row; the other XQA kernels have blocks of 128 x 1 x 2 or 3
 
 
 def generated_fmha_facts(name: str) -> NameFacts:
-    """fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16MultiCtasKvVarSeqQ8Kv128Static…: the name of a generated
-    kernel spells its parameters: head dims (H, or HQk and HV), page (P), rows of a tile (Q), whether keys are split.
-    Its Kv is a tile of shared memory, of which one loop iteration may take two, so it says nothing about the loop."""
+    """Reads the name of a generated kernel, which spells out its parameters, as in
+    fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16MultiCtasKvVarSeqQ8Kv128Static…: the head dims (H, or HQk
+    and HV), the page (P), the rows of a tile (Q), and whether keys are split. Its Kv is a tile of shared memory, of
+    which one loop iteration may take two, so it says nothing about the loop."""
     own = re.sub(r".*?Kernel_", "", name, count=1)
     heads = re.search(r"H(\d{1,6})", own)
     qk, v = re.search(r"HQk(\d{1,6})", own), re.search(r"HV(\d{1,6})", own)
@@ -42,8 +43,9 @@ def generated_fmha_facts(name: str) -> NameFacts:
 
 
 def infer_xqa(group: LaunchGroup, q_heads: int | None) -> Inferred:
-    """Two warp groups a block: grid (splits, KV heads, requests). Three: (query blocks, splits, requests x KV heads),
-    which does not tell requests from heads. The MLA kernel, whose blocks are flat: (row blocks, splits, requests)."""
+    """Reads the grid by the warp groups of a block. With two it is (splits, KV heads, requests). With three it is
+    (query blocks, splits, requests x KV heads), which does not tell requests from heads. The MLA kernel, whose blocks
+    are flat, has (row blocks, splits, requests)."""
     (x, y, z), _ = grids(group)
     block = group.stage1.block
     if block is not None and block[0] == XQA_MLA_THREADS:
@@ -58,7 +60,7 @@ def infer_xqa(group: LaunchGroup, q_heads: int | None) -> Inferred:
 
 
 def mixed_batch(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """A prefill in the batch makes the whole batch take the unsplit path of the unified kernel."""
+    """Warns of a prefill in the batch, which makes the whole batch take the unsplit path of the unified kernel."""
     mixed = next((n for n in notes if n.prefills and n.decodes), None)
     if mixed is not None and not launch.observed_split:
         text = (

@@ -1,6 +1,6 @@
-"""What a launch's extents say about the layer and the batch. Each engine folder knows how its grids are laid out.
+"""What the extents of a launch say about the layer and the batch. Each engine folder knows how its grids are laid out.
 
-Grids that depend on the lengths bound the longest request; a grid replayed from a CUDA graph is the one of capture time
+Grids that depend on the lengths bound the longest request. A grid replayed from a CUDA graph is that of capture time
 and says nothing about lengths.
 """
 
@@ -16,7 +16,7 @@ from decodecalc.trace.pairing import LaunchGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
-    """What a launch says by itself; None where it does not say."""
+    """What a launch says by itself. A field is None where it says nothing."""
 
     q_heads: int | None = None
     """Query heads of the layer on this rank."""
@@ -33,11 +33,11 @@ class Inferred:
     splits_launched: int | None = None
     """Splits in the grid."""
     context_range: tuple[int, int] | None = None
-    """Least and most keys that the longest request can have."""
+    """The least and the most keys that the longest request can have."""
     mla: bool | None = None
     """Whether one latent per key is both key and value."""
     how: str = ""
-    """Which extent said what."""
+    """Which extent gave which value."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, only those that are known."""
@@ -45,11 +45,13 @@ class Inferred:
 
 
 InferenceRule = Callable[[LaunchGroup, "int | None"], Inferred]
-"""An engine's reading of a launch that has a grid. The second argument: query heads of the layer, where known."""
+"""How an engine reads a launch that has a grid. The second argument gives the query heads of the layer, where they are
+known."""
 
 
 def infer(group: LaunchGroup, rule: InferenceRule | None, q_heads: int | None = None) -> Inferred:
-    """What the grids of this group say if the engine of `rule` launched it. q_heads: of the layer, where known."""
+    """What the grids of this group say if the engine of `rule` launched it. q_heads: query heads of the layer, where
+    known."""
     if rule is None or group.stage1.grid is None:
         facts = group.kind.facts
         how = "template arguments" if facts.head_dim else ""
@@ -57,10 +59,10 @@ def infer(group: LaunchGroup, rule: InferenceRule | None, q_heads: int | None = 
     found = rule(group, q_heads)
     if not group.graph or found.context_range is None:
         return found
-    return replace(found, context_range=None, how=found.how + "; lengths unknown: graph replay")
+    return replace(found, context_range=None, how=found.how + "; a graph replay says nothing about lengths")
 
 
 def grids(group: LaunchGroup) -> tuple[Dim3, Dim3 | None]:
-    """Grids of stage 1, which must have one, and of the merge."""
+    """The grids of stage 1, which must have one, and of the merge."""
     assert group.stage1.grid is not None
     return group.stage1.grid, None if group.merge is None else group.merge.grid

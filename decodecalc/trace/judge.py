@@ -1,4 +1,4 @@
-"""Launch groups held against every plan that they may be: the nearest plan decides what is said."""
+"""Compares launch groups with every plan that they may have come from. The nearest plan decides what is reported."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from decodecalc.trace.steps import StepNote
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-PREFILL_FACTOR = 4  # times the blocks of the decode step: what a prompt adds, and a wrong grid hardly does
-MOST_REQUESTS = 1024  # the largest default that servers have for it: an inferred batch beyond it is a prompt's tokens
-# A wrong kernel outweighs all other claims: that version cannot have been launched.
+PREFILL_FACTOR = 4  # times the blocks of the decode step: a prompt adds this many, a wrong grid hardly does
+MOST_REQUESTS = 1024  # the largest default of servers: an inferred batch beyond it is the tokens of a prompt
+# A wrong kernel outweighs all other claims, because that version cannot have launched it.
 _WRONG_KERNEL = 1000
 
 
@@ -50,13 +50,13 @@ class _Subject:
     share: float | None
 
     def judged(self, status: str, seen: Inferred, engine: str | None = None, note: str = "") -> JudgedLaunch:
-        """The subject without a plan."""
+        """The judgement where there is no plan."""
         return JudgedLaunch(self.group, self.attribution, seen, status, self.share, engine=engine, note=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """One engine, version, candidate and setting, planned and compared."""
+    """One engine, version, candidate and setting, with its plan and the comparison."""
 
     policy: Policy
     version: str
@@ -68,18 +68,19 @@ class _Attempt:
 
     @property
     def failures(self) -> int:
-        """Claims that do not hold, weighted."""
+        """Weighted number of claims that do not hold."""
         return sum(_WRONG_KERNEL if c.what == KERNEL else 1 for c in self.claims if not c.holds)
 
 
 class Judge:
-    """Holds groups against every plan that they may be, for what the user says and the traces' steps say."""
+    """Compares groups with every plan that they may have come from, given what the user and the step annotations of the
+    traces say."""
 
     def __init__(self, known: Known, gpu: Gpu | None, steps: tuple[StepNote, ...], knowledge: TraceKnowledge) -> None:
         self.known, self.gpu, self.steps, self.knowledge = known, gpu, steps, knowledge
 
     def __call__(self, group: LaunchGroup, attribution: Attribution, share: float | None) -> JudgedLaunch:
-        """The group with what became of it. share: its part of the time of all kernels."""
+        """The judged group. share: its part of the time of all kernels."""
         subject = _Subject(group=group, attribution=attribution, share=share)
         if attribution.what != DECODE_STEP:
             status = PREFILL if attribution.what == PROMPT else NOT_MODELLED
@@ -88,7 +89,7 @@ class Judge:
         first = self.knowledge.infer(group, likeliest, self._q_heads())
         modelled = [name for name in attribution.engines if name in engine_names()]
         if not modelled:
-            return subject.judged(NOT_MODELLED, first, likeliest, f"{attribution.why}; no policy plans its launch")
+            return subject.judged(NOT_MODELLED, first, likeliest, f"{attribution.why}; no policy plans such a launch")
         engines = self._engines(modelled)
         if not engines:
             return subject.judged(NOT_ASKED, first, likeliest)
@@ -135,7 +136,7 @@ class Judge:
         seen: Inferred,
         refusals: list[str],
     ) -> _Attempt | None:
-        """The version and setting whose plan is nearest to the launch; the newest and likeliest among equals."""
+        """The version and setting whose plan is nearest to the launch; among equals the newest and likeliest."""
         best = None
         shown = self.knowledge.engine(policy.name).shown
         names = [version] if version is not None else [v.name for v in policy.versions]
@@ -158,7 +159,7 @@ class Judge:
         seen: Inferred,
         refusals: list[str],
     ) -> _Attempt | None:
-        """None, with the reason in `refusals`, when the engine does not run this."""
+        """The comparison; None, with the reason added to `refusals`, when the engine does not run this candidate."""
         assert self.gpu is not None
         known, layer, batch = self.known, candidate.layer, setting.batch or candidate.batch
         options = {**setting.options, **policy.own_options(known.options)}
@@ -217,7 +218,7 @@ class Judge:
         )
 
     def _versions(self, subject: _Subject, best: _Attempt) -> tuple[str, ...]:
-        """Every version whose plan agrees: the family that the launch belongs to."""
+        """Every version whose plan agrees with the launch."""
         return tuple(v.name for v in best.policy.versions if self._retry(subject, best, v.name, best.setting))
 
     def _explain(self, subject: _Subject, best: _Attempt) -> str:
@@ -233,10 +234,10 @@ class Judge:
 
 
 def _more_than_decode(subject: _Subject, best: _Attempt) -> str:
-    """Why an unsplit launch of a kernel that serves prefill too is no decode step; empty when it may be.
+    """Why an unsplit launch of a kernel that also serves prefill is no decode step; empty when it may be one.
 
-    Where the batch is the user's, only a grid far over the decode step's counts as a prefill: a smaller difference is a
-    launch that should not have been.
+    Where the user gave the batch, only a grid far larger than that of the decode step counts as a prefill: a smaller
+    difference is a launch that should not have happened.
     """
     group = subject.group
     if subject.attribution.path_split is not False or group.stage1.grid is None:
@@ -244,14 +245,14 @@ def _more_than_decode(subject: _Subject, best: _Attempt) -> str:
     if "batch" in best.candidate.inferred:
         size = best.candidate.batch.size
         if size > MOST_REQUESTS:
-            return f"query blocks of {size} requests: a prefill"
+            return f"it has query blocks of {size} requests, so it is a prefill"
         if best.plan.is_split:
             return (
-                f"unsplit although {size} decode requests, which this grid would be, are split: a "
+                f"it is unsplit, although {size} decode requests, which this grid would be, are split: it is a "
                 "prefill or a mixed batch (or batch-invariant mode)"
             )
         return ""
     planned, seen = best.plan.stage1.launched_blocks, group.stage1.blocks or 0
     if seen >= PREFILL_FACTOR * planned:
-        return f"{seen} blocks where the decode step has {planned}: a prefill or a mixed batch"
+        return f"it has {seen} blocks where the decode step has {planned}, so it is a prefill or a mixed batch"
     return ""

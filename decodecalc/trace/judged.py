@@ -16,13 +16,13 @@ from decodecalc.trace.compare import LaunchClaim
 from decodecalc.trace.inference import Inferred
 from decodecalc.trace.pairing import LaunchGroup
 
-# What became of a group.
-MATCH = "match"  # equals the plan of what the user said ran
-CONSISTENT = "consistent"  # equals the plan of what the launch itself says (heads, batch): no contradiction
+# The statuses of a group.
+MATCH = "match"  # equals the plan of what the user says was run
+CONSISTENT = "consistent"  # equals a plan whose heads or batch come from the launch itself
 MISMATCH = "mismatch"
 NO_GRID = "no grid"  # timed, but the trace has no launch arguments
 NEEDS = "needs inputs"
-REFUSED = "refused"  # the engine would not run what the user said ran
+REFUSED = "refused"  # the engine refuses what the user says was run
 NOT_MODELLED = "not modelled"
 NOT_ASKED = "not asked for"
 PREFILL = "prefill"
@@ -31,7 +31,7 @@ VERIFIED = (MATCH, CONSISTENT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchWarning:
-    """Something known to cost time or to mislead, seen in one launch group."""
+    """Something that is known to cost time or to mislead, seen in one launch group."""
 
     code: str
     """A short name in snake case."""
@@ -46,29 +46,29 @@ class JudgedLaunch:
     group: LaunchGroup
     """The launches."""
     attribution: Attribution
-    """What they were taken for."""
+    """What the launches were recognised as."""
     seen: Inferred
-    """What they say by themselves."""
+    """What the launches say by themselves."""
     status: str
     """One of the statuses above."""
     share: float | None
-    """Of the time of all kernels of the traces."""
+    """Share of the time of all kernels of the traces."""
     path_names: tuple[str, str] = ("unsplit", "split")
     """The engine's words for its paths."""
     sm_count: int | None = None
     """SMs of the GPU that it ran on."""
     engine: str | None = None
-    """Whose launch it is."""
+    """The engine that launched it."""
     version: str | None = None
-    """The version of the engine's policy that it was held against."""
+    """The version of the engine's policy with which it was compared."""
     versions: tuple[str, ...] = ()
     """All versions whose plan agrees."""
     layer: LayerGroup | None = None
     """The layers that it belongs to."""
     layers: int | None = None
-    """How many of this kind the model has."""
+    """How many layers of this kind the model has."""
     plan: LaunchPlan | None = None
-    """What should have run; None where nothing can be said."""
+    """The plan of what should have run; None where there is none."""
     lengths: str = UNKNOWN
     """Where the KV lengths come from."""
     inferred: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class JudgedLaunch:
     note: str = ""
     """What is missing, refused or assumed."""
     explanation: str = ""
-    """Settings under which a mismatch would be right."""
+    """Settings under which the differing launch would be right."""
     warnings: tuple[LaunchWarning, ...] = ()
     """What is known to cost time or to mislead."""
 
@@ -103,7 +103,7 @@ class JudgedLaunch:
 
     @property
     def lengths_known(self) -> bool:
-        """Whether every request's length is known, and the plan is what ran: then live splits and blocks are known."""
+        """Whether all lengths are known and the plan is what ran; only then are live splits and blocks known."""
         return self.plan is not None and self.lengths == GIVEN and self.status != MISMATCH
 
     @property

@@ -1,7 +1,7 @@
-"""Kernel names taken apart: the function's own name, its template arguments, and what those fix.
+"""Takes kernel names apart: the function's own name, its template arguments, and what those fix.
 
-Triton kernels carry their Python name (older Triton appends the specialisation, `_0d1d2d`); CUDA kernels their
-demangled signature, where the template arguments say tile, head dim and path; HIP profiles sometimes a mangled one.
+Triton kernels carry their Python name (older Triton appends the specialisation, `_0d1d2d`). CUDA kernels carry their
+demangled signature, whose template arguments give tile, head dim and path. HIP profiles sometimes have a mangled name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _TRITON_SUFFIX = re.compile(r"_0[a-z]+\d\w*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameFacts:
-    """What a kernel's name and template arguments fix; None where they do not."""
+    """What a kernel's name and template arguments fix. A field is None where they fix nothing."""
 
     split: bool | None = None
-    """Whether it is the split path's instantiation."""
+    """Whether it is the instantiation of the split path."""
     tile_rows: int | None = None
     """Query rows of a tile."""
     tile_keys: int | None = None
@@ -31,7 +31,7 @@ class NameFacts:
     windowed: bool | None = None
     """Whether the instantiation has a sliding window."""
     split_range: tuple[int, int] | None = None
-    """Least and most splits that a merge instantiation serves."""
+    """The least and the most splits that an instantiation of the merge serves."""
     page_size: int | None = None
     """Keys of a page."""
     partition_keys: int | None = None
@@ -53,7 +53,7 @@ def function_name(name: str) -> str:
     own = head.rsplit("::", 1)[-1].rsplit(" ", 1)[-1]
     if own == "device_kernel" and "<" in name:
         inner = name.split("<", 1)[1]
-        # Guards around the real kernel, enable_sm90_or_later<…>, are transparent.
+        # Skip the guards around the real kernel, enable_sm90_or_later<…>.
         while True:
             head = re.split(r"[<(,>]", inner, maxsplit=1)[0].strip()
             own = head.rsplit("::", 1)[-1]
@@ -107,8 +107,8 @@ def flag(text: str) -> bool | None:
 
 
 def split_range(log: int | None, smallest: int) -> tuple[int, int] | None:
-    """Least and most splits that a merge compiled for up to 2^log of them serves, where the smallest one compiled is
-    for 2^smallest: below its least the next smaller one would have been launched.
+    """The least and the most splits that a merge compiled for up to 2^log splits serves, where the smallest one
+    compiled is for 2^smallest. For fewer splits the next smaller one would have been launched.
 
     >>> split_range(6, 5), split_range(5, 5), split_range(None, 5)
     ((33, 64), (2, 32), None)

@@ -1,7 +1,7 @@
 """What an engine folder says about traces: the interface between the mechanism here and `engines/<folder>/trace.py`.
 
 Each folder that has a `trace.py` fills one `TraceKnowledge` and calls it `TRACE`. The audit gathers them all
-(`load.knowledge`); nothing here, and nothing that uses it, knows an engine by name.
+(`load.knowledge`). Neither this module nor any that uses it knows an engine by name.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ def recognised_kernel(group: LaunchGroup) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTrace:
-    """How one engine's launches are told and read."""
+    """How the launches of one engine are recognised and read."""
 
     engine: str
     """The engine's name in the registry."""
     families: tuple[str, ...]
     """Kernel families whose launches may be this engine's."""
     attribute: AttributionRule = by_name
-    """Whether a launch of one of them is, and why."""
+    """Whether such a launch is this engine's, and why."""
     kernel: Callable[[LaunchGroup], str] = recognised_kernel
-    """What the engine's plans call the stage-1 kernel of a launch, where its name alone does not say that."""
+    """The name of the stage-1 kernel in the engine's plans, where the kernel's own name does not give it."""
     infer: InferenceRule | None = None
     """What grids say about the layer and the batch; None where they say nothing."""
     shown: SettingRule = as_launched
-    """Settings that a launch shows, to be tried in order."""
+    """Settings that a launch shows, to be tried in this order."""
     explanations: SettingRule = nothing_explains
-    """Settings under which another launch than the default one would be right."""
+    """Settings under which a launch that differs from the default one would be right."""
     stand_ins: tuple[int, ...] = ()
-    """Lengths to plan with where nothing says any: one long enough to be split, one short enough not to be. Empty where
-    a launch means nothing without the lengths."""
+    """Lengths to plan with where nothing states any: one that is long enough to be split and one that is not. Empty
+    where a launch means nothing without the lengths."""
     path_names: tuple[str, str] = ("unsplit", "split")
     """The engine's words for its paths."""
     warnings: tuple[WarningRule, ...] = ()
@@ -55,10 +55,10 @@ class EngineTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceKnowledge:
-    """What one folder knows, or all of them together."""
+    """What one engine folder knows about traces, or all of them together."""
 
     names: tuple[NameRule, ...] = ()
-    """Kernels by their names."""
+    """Rules that recognise kernels by their names."""
     families: tuple[KernelFamily, ...] = ()
     """What launches of a family show; a family that is not listed shows kernel, grids and threads."""
     engines: tuple[EngineTrace, ...] = ()
@@ -70,7 +70,7 @@ class TraceKnowledge:
 
     @classmethod
     def together(cls, parts: Iterable[TraceKnowledge]) -> TraceKnowledge:
-        """All parts as one."""
+        """All parts merged into one."""
         found = tuple(parts)
         return cls(
             names=tuple(rule for part in found for rule in part.names),
@@ -81,7 +81,7 @@ class TraceKnowledge:
         )
 
     def name_book(self) -> NameBook:
-        """A fresh book that knows all names."""
+        """A new book of names that knows all rules."""
         return NameBook(self.names, self.vendors)
 
     def recognise(self, name: str) -> Recognition | None:
@@ -93,11 +93,11 @@ class TraceKnowledge:
         return next((family for family in self.families if family.name == name), KernelFamily(name=name))
 
     def engine(self, name: str) -> EngineTrace:
-        """How this engine's launches are read: without any knowledge where its folder has none."""
+        """How this engine's launches are read; an engine whose folder says nothing has empty knowledge."""
         return next((engine for engine in self.engines if engine.engine == name), EngineTrace(engine=name, families=()))
 
     def attribute(self, group: LaunchGroup, surroundings: Surroundings) -> Attribution:
-        """Whose launch the group is."""
+        """The engine that launched the group."""
         rules = [(e.engine, e.attribute) for e in self.engines if group.family in e.families]
         return attribute(group, surroundings, rules)
 

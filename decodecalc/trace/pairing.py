@@ -1,10 +1,10 @@
-"""Launches put together: stage 1 with the merge that follows it and the scheduler before it, equal ones in one group.
+"""Puts launches together: stage 1 with the merge after it and the scheduler before it, equal ones in one group.
 
-Within one stream kernels run in the order of their start (a merge that is launched early, by programmatic dependent
-launch, still starts after its stage 1). Of the kernels of one family, a merge belongs to the stage-1 kernel right
+Within one stream kernels run in the order of their start; a merge that is launched early by programmatic dependent
+launch still starts after its stage 1. Among the kernels of one family, a merge belongs to the stage-1 kernel right
 before it and a scheduler to the stage-1 kernel right after it; other kernels may stand between. A merge in two kernels
-is one merge: the first is its shape, both are its time. A scheduler runs once
-per step in some engines and once per layer in others, so it does not tell groups apart.
+is one merge: its shape is that of the first, its time that of both. In some engines a scheduler runs once per step and
+in others once per layer, so it does not distinguish groups.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Ints = npt.NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations of equal launches, in seconds. p10 and p90 span the middle 80 %; launches whose clock ran backwards are
-    left out of everything but `launches`."""
+    """Durations of equal launches, in seconds. p10 and p90 enclose the middle 80 %. Launches whose clock ran backwards
+    count in `launches` only."""
 
     launches: int
     timed: int
@@ -53,10 +53,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class LaunchGroup:
-    """Equal launches of one decode-attention step of one layer, over all traces read.
+    """Equal launches of one decode-attention step of one layer, over all traces that were read.
 
-    `kind` is how the stage-1 name was recognised. graph: replayed from a captured graph, so the grid is that of capture
-    time. ranks: indices of the traces it was seen in. merge, scheduler: None when none ran.
+    `kind` is how the stage-1 name was recognised. graph: the launch was replayed from a captured graph, so its grid is
+    that of capture time. ranks: indices of the traces in which it was seen. merge, scheduler: None when none ran.
     """
 
     kind: Recognition
@@ -73,7 +73,7 @@ class LaunchGroup:
 
     @property
     def family(self) -> str:
-        """Which kernels it is made of."""
+        """The shapes of the kernels that it consists of."""
         return self.kind.family
 
     @property
@@ -99,7 +99,8 @@ class LaunchGroup:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A group's launches on one stream. times [n, 3]: seconds of stage 1, merge, scheduler; NaN: did not run."""
+    """The launches of a group on one stream. times [n, 3]: seconds of stage 1, merge and scheduler; NaN where one did
+    not run."""
 
     stage1: LaunchShape
     merge: LaunchShape | None
@@ -151,7 +152,7 @@ def _of_sequence(
     following, preceding = np.append(roles[1:], _NONE), np.insert(roles[:-1], 0, _NONE)
     # Two merges in a row after a stage 1 are one merge in two steps.
     second = (roles == merge) & (preceding == merge) & (np.insert(preceding[:-1], 0, _NONE) == stage1)
-    # Heads of groups: everything that is not part of another's group.
+    # Every kernel that is not part of another's group begins a group.
     heads = np.flatnonzero(
         (roles != scheduler) & ((roles != merge) | (preceding != stage1) & ~second)
         | (roles == scheduler) & (following != stage1)

@@ -1,8 +1,8 @@
-"""Which kernels of a trace belong to decode attention, and what part they play in it.
+"""Recognises which kernels of a trace belong to decode attention, and what part they play in it.
 
-Names come first: every engine folder and `families` hold rules for the names that they know, and no name may answer to
-two rules, so that their order means nothing. Who launched a kernel whose name several engines share is another
-question: see `attribution`.
+Names come first: every engine folder and `families` hold rules for the names that they know. No name may match two
+rules, so the order of the rules has no meaning. Where several engines share a name, `attribution` decides who launched
+it.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from dataclasses import dataclass, field
 from decodecalc.trace.kernel_names import NameFacts, function_name
 
 STAGE1, MERGE, SCHEDULER, PREFILL, OTHER = "stage1", "merge", "scheduler", "prefill", "other"
-UNMODELLED = "not modelled"  # the family of attention kernels that nobody has a rule for
+UNMODELLED = "not modelled"  # the family of attention kernels for which there is no rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameRule:
-    """One kind of kernel, known by its function's own name (see `kernel_names.function_name`)."""
+    """One kind of kernel, recognised by its function's own name (see `kernel_names.function_name`)."""
 
     pattern: str
     """A regular expression that the whole name matches. No name may match two rules."""
     family: str
-    """The kernels that call one another, whichever engine launched them."""
+    """The family: kernels that belong together, whichever engine launched them."""
     role: str
-    """stage1, merge, scheduler, prefill, or other (shown, never judged)."""
+    """stage1, merge, scheduler, prefill, or other (which is shown and never judged)."""
     why: str
     """What the kernel is, in words."""
     facts: Callable[[str], NameFacts] | None = None
-    """Reads what the whole name fixes, template arguments included."""
+    """A function that reads what the whole name fixes, template arguments included."""
     kernel: str | None = None
-    """What plans call the kernel, where that is not its function's name (names that a compiler makes up); None takes
-    what a group called `kernel` in the pattern matches, else the function's name."""
+    """The kernel's name in plans, where that is not its function's name because a compiler makes that up. None takes
+    what a group called `kernel` in the pattern matches, otherwise the function's name."""
     inside: str = ""
-    """A regular expression that the whole name must hold as well, where the function's own name is a common one."""
+    """A regular expression that the whole name must also contain, where the function's own name is a common one."""
 
     def match(self, own: str, name: str) -> str | None:
-        """What plans call a kernel with this function's name and this whole name; None when it is of another kind."""
+        """The name in plans of a kernel with this function's name and whole name; None when it is of another kind."""
         found = re.fullmatch(self.pattern, own)
         if found is None or re.search(self.inside, name) is None:
             return None
@@ -48,7 +48,7 @@ class NameRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """Whose kernels these are, for company: a project that leaves its mark in the names of all its kernels."""
+    """A project that leaves its mark in the names of all its kernels."""
 
     name: str
     """The project."""
@@ -61,18 +61,19 @@ class Recognition:
     """What a kernel's name says."""
 
     family: str
-    """The kernels that call one another."""
+    """The family of the kernel."""
     role: str
-    """Its part among them."""
+    """Its role in the family."""
     why: str
-    """Why it was taken for that."""
+    """Why it was recognised as that."""
     kernel: str
     """What plans call this kernel."""
     facts: NameFacts = field(default_factory=NameFacts)
     """What the name fixes."""
 
 
-# Anything else that is an attention kernel by its name: shown, never judged. Cache writers and norms are not.
+# Any other kernel that is an attention kernel by its name: it is shown and never judged. Cache writers and norms are
+# left out.
 _ATTENTION = re.compile(
     r"attn|attention|fmha|flash_fwd|flash_mla|(?<![a-z])mla(?![a-z])|(?<![a-z])mha(?![a-z])", re.IGNORECASE
 )
@@ -86,7 +87,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class NameBook:
-    """Says what kernels are by their names; remembers every name of a trace, and whose kernels are around."""
+    """Recognises kernels by their names. It remembers every name of a trace, and the projects whose kernels occur."""
 
     def __init__(self, rules: Sequence[NameRule], vendors: Sequence[Vendor] = ()) -> None:
         self.rules = tuple(rules)
@@ -150,5 +151,5 @@ def _by_word(own: str) -> Recognition | None:
     if not _ATTENTION.search(own) or _NOT_ATTENTION.search(own):
         return None
     role = PREFILL if _PREFILL.search(own) else OTHER
-    why = "an attention kernel by its name, of no engine that is modelled"
+    why = "its name is that of an attention kernel, of an engine that is not modelled"
     return Recognition(family=UNMODELLED, role=role, why=why, kernel=own)

@@ -1,7 +1,8 @@
 """Server settings that a launch shows by itself, and settings that would explain a launch that differs.
 
-The first are tried silently where the user said nothing about them (a graph replay was planned for a graph). The second
-never make a launch agree: they say what must have been set for it to be right. Each engine folder knows its own.
+Settings of the first kind are tried silently where the user said nothing about them (a graph replay was planned for a
+graph). Settings of the second kind never make a launch agree: they say what must have been set for it to be right. Each
+engine folder knows its own.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from decodecalc.trace.pairing import LaunchGroup
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Options to plan with, on top of the user's."""
+    """Options to plan with, in addition to the user's."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """The engine's options."""
     meaning: str = ""
-    """What they mean, in words."""
+    """Their meaning, in words."""
     batch: Batch | None = None
-    """A batch to take instead of the candidate's."""
+    """A batch that replaces the candidate's."""
 
 
 SettingRule = Callable[[LaunchGroup, Inferred, Candidate], Iterator[Setting]]
@@ -33,14 +34,14 @@ SettingRule = Callable[[LaunchGroup, Inferred, Candidate], Iterator[Setting]]
 
 
 def as_launched(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iterator[Setting]:
-    """The rule of an engine whose launches show no setting: its defaults."""
+    """The rule of an engine whose launches show no setting: it tries the defaults."""
     yield Setting()
 
 
 def padded(option: str, group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iterator[Setting]:
-    """A graph of more requests than the step has, where the engine's `option` says how many it was captured for."""
+    """A graph with more requests than the step has, where the engine's `option` says how many it was captured for."""
     if group.graph and seen.batch is not None and seen.batch > candidate.batch.size:
-        yield Setting({option: seen.batch}, f"graph of {seen.batch} requests replayed for {candidate.batch.size}")
+        yield Setting({option: seen.batch}, f"a graph of {seen.batch} requests was replayed for {candidate.batch.size}")
 
 
 def nothing_explains(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iterator[Setting]:
@@ -49,7 +50,7 @@ def nothing_explains(group: LaunchGroup, seen: Inferred, candidate: Candidate) -
 
 
 def another_batch(seen: Inferred, candidate: Candidate) -> Iterator[Setting]:
-    """What explains a launch of every engine whose grid shows the batch: that it is another one."""
+    """What can explain a launch of any engine whose grid shows the batch: that the batch is another one."""
     if seen.batch is not None and seen.batch != candidate.batch.size:
         context, q_len = candidate.batch.max_seq_len, candidate.batch.max_q_len
         yield Setting({}, f"the batch is {seen.batch}", Batch.uniform(seen.batch, context, q_len))

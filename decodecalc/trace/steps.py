@@ -1,4 +1,5 @@
-"""What servers write about a step into the profiler's annotations. Each engine folder knows its server's format."""
+"""Reads what servers write about a step into the profiler's annotations. Each engine folder knows the format of its
+server."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ class StepNote:
     """What one annotation says about a step."""
 
     prefills: int
-    """Requests that bring a prompt."""
+    """Requests that process a prompt."""
     decodes: int
     """Requests that decode."""
     decode_keys: int | None = None
     """Keys of all decode requests together, where the annotation has them."""
 
     def batch(self) -> Batch | None:
-        """The decode requests, as even as their total allows; None when the total is not known."""
+        """The decode requests, with their total divided as evenly as possible; None when the total is not known."""
         if not self.decodes or self.decode_keys is None or self.decode_keys < self.decodes:
             return None
         each, more = divmod(self.decode_keys, self.decodes)
@@ -31,7 +32,7 @@ class StepNote:
 
 
 def step_note(prefills: int, decodes: int, decode_keys: int | None = None) -> StepNote | None:
-    """The note of these counts; None where an annotation claims more requests than a step can have."""
+    """The note with these counts; None where an annotation claims more requests than a step can have."""
     if max(prefills, decodes) > _MAX_REQUESTS:
         return None
     return StepNote(prefills=prefills, decodes=decodes, decode_keys=decode_keys)
@@ -41,8 +42,9 @@ NoteReader = Callable[[str], "StepNote | None"]
 
 
 def distinct_notes(annotations: Iterable[Annotation], readers: Iterable[NoteReader]) -> tuple[StepNote, ...]:
-    """The different things that the annotations say, in order of first appearance. A note without the total of the keys
-    goes where another has the same requests with it. The first reader that knows an annotation's format reads it."""
+    """The distinct notes of the annotations, in order of first appearance. A note without the total of the keys is
+    dropped where another note has the same requests with it. The first reader that knows the format of an annotation
+    reads it."""
     known = tuple(readers)
     read = (next((note for reader in known if (note := reader(a.name)) is not None), None) for a in annotations)
     found = dict.fromkeys(note for note in read if note is not None)

@@ -1,6 +1,6 @@
-"""Warnings for what is known to cost time or to mislead: each rule looks at one judged group and says what it saw.
+"""Warnings for what is known to cost time or to mislead. Each rule looks at one judged group and says what it saw.
 
-Most rules are an engine's own and lie in its folder; here are those that hold for every engine.
+Most rules belong to one engine and lie in its folder. The rules here hold for every engine.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from decodecalc.trace.judged import JudgedLaunch, LaunchWarning
 from decodecalc.trace.steps import StepNote
 
 WarningRule = Callable[[JudgedLaunch, "tuple[StepNote, ...]"], Iterator[LaunchWarning]]
-"""What an engine warns of about one of its launches, given the step annotations of the traces."""
+"""The warnings of an engine about one of its launches, given the step annotations of the traces."""
 
 
 def with_warnings(launch: JudgedLaunch, notes: tuple[StepNote, ...], rules: Iterable[WarningRule]) -> JudgedLaunch:
-    """The launch with everything that the engine's rules and the general ones warn of."""
+    """The launch with all warnings of the engine's rules and of the general ones."""
     found = [warning for rule in (*rules, _frozen) for warning in rule(launch, notes)]
     return replace(launch, warnings=tuple(found))
 
@@ -28,22 +28,26 @@ def unsplit_although_planned(launch: JudgedLaunch) -> bool:
 
 
 def fixed_to_one(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """The unsplit path ran although the rule would split: for engines with a mode or an argument that forbids it."""
+    """Warns where the unsplit path ran although the rule would split, for engines with a mode or an argument that
+    forbids splits."""
     if unsplit_although_planned(launch):
-        text = "no split although the rule would split: batch-invariant or deterministic mode, or num_splits set to 1"
+        text = (
+            "nothing was split although the rule would split: a batch-invariant or deterministic mode is on, or "
+            "num_splits is 1"
+        )
         yield LaunchWarning(code="unsplit_in_spite", text=text)
 
 
 def _frozen(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """A replayed graph keeps the grid of capture time, whatever the lengths are."""
+    """Warns of a replayed graph, which keeps the grid of capture time for all lengths."""
     if not launch.group.graph or launch.engine is None:
         return
     if launch.group.stage1.grid is None:
-        text = "replayed from a graph without launch arguments: timed, but no grid to verify"
+        text = "it was replayed from a graph without launch arguments, so it has a time and no grid to verify"
         yield LaunchWarning(code="graph_replay", text=text)
     else:
         yield LaunchWarning(
             code="frozen_grid",
-            text="replayed from a graph: the grid and the splits launched are those of capture time, whatever the "
-            "lengths are now",
+            text="it was replayed from a graph, so the grid and the launched splits are those of capture time and do "
+            "not follow the current lengths",
         )

@@ -78,7 +78,7 @@ def test_nothing_to_check_is_exit_code_1(call: Any, tmp_path: Path) -> None:
     """No attention in the trace: said, not passed."""
     result = call("audit", written(tmp_path / "t.json", [kernel("ampere_bf16_gemm", [8, 8, 1])]))
     assert result.code == 1
-    assert "NOTHING CHECKED: no attention kernel among its 1 kernels" in result.out
+    assert "NOTHING CHECKED: none of the 1 kernels is an attention kernel" in result.out
 
 
 def test_nothing_given_is_still_an_audit(call: Any, trace: str) -> None:

@@ -60,9 +60,9 @@ def test_a_prefill_vote_names_no_engine() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("_fwd_kernel_stage2", "without the kernel whose states it merges"),
-        ("get_num_kv_splits_triton", "without the kernel that it is for"),
-        ("some_new_attention_decode", "of no engine that is modelled"),
+        ("_fwd_kernel_stage2", "the kernel whose states it merges is not in the trace"),
+        ("get_num_kv_splits_triton", "the kernel that it serves is not in the trace"),
+        ("some_new_attention_decode", "of an engine that is not modelled"),
     ],
 )
 def test_stray_kernels_are_said_to_be_stray(name: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading a profiler's export: which format a file has, and the reader for it."""
+"""Reads a profiler's export: finds which format a file has, and calls the reader for it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def read_trace(
     allow_truncated: bool = False,
     progress: Progress | None = None,
 ) -> Trace:
-    """The trace at `path`, whatever its format (told from its content, not its name).
+    """The trace at `path`. Its format is recognised by its content, not by its name.
 
-    wanted: whether a kernel of this name is to be kept. allow_truncated: take what comes before the cut of a file that
-    ends too early. progress: called with the bytes of the file read since the last call.
-    Errors: InputError says what the file is instead of a trace, or where it is cut.
+    wanted: whether a kernel of this name is to be kept. allow_truncated: use what comes before the cut of a file that
+    ends too early. progress: called with the number of bytes read since the last call. Raises InputError, which says
+    what the file is if it is no trace, or where it is cut.
     """
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder: name the trace files in it (several ranks are several files)")
@@ -44,7 +44,7 @@ def read_trace(
 
 
 def _reader_of(path: str, head: bytes) -> str:
-    """Module that reads a file beginning with these bytes."""
+    """The module that reads a file that begins with these bytes."""
     if not head:
         raise InputError(f"{path} is empty")
     if head.startswith(b"SQLite format 3\0"):

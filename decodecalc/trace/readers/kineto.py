@@ -63,7 +63,7 @@ class _Remembering:
         return data
 
     def ends_open(self) -> bool:
-        """Whether the stream is at its end, and the end closes nothing."""
+        """Whether the stream has ended without a proper end."""
         try:
             return not self._file.read(1) and self._last.rstrip()[-1:] not in (b"}", b"]")
         except (OSError, EOFError, zlib.error):
@@ -80,7 +80,7 @@ def _open(path: str, progress: Progress | None = None) -> Any:
 
 
 def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
-    """The trace. InputError when it is cut off, not JSON, or JSON that holds no events."""
+    """The trace. Raises InputError when it is cut off, is not JSON, or is JSON without events."""
     import ijson
 
     errors = (ijson.JSONError, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)
@@ -108,15 +108,16 @@ def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progre
                 raise InputError(f"{path}: {what}{hint}") from None
             notes.append(f"{path}: {what}; what comes before is audited")
     if "deviceProperties" not in header and not notes and os.path.getsize(path) <= _SMALL_FILE_BYTES:
-        # A rewritten trace may have its metadata behind the events: worth a second reading of a small file only.
+        # A rewritten trace may have its metadata after the events. Only a small file is worth a second reading for
+        # that.
         with _open(path) as file:
             header["deviceProperties"] = list(itertools.islice(ijson.items(file, "deviceProperties.item"), 64))
     return Trace(path, "kineto", log, _devices(header), _rank(header), tuple(annotations), tuple(notes))
 
 
 def _fill(log: EventLog, items: Iterator[Any], annotations: list[Annotation], seen: list[int]) -> None:
-    """The events into the log. Kernels are the many: the branches of unwanted ones and of repeated launches do as
-    little as they can."""
+    """Adds the events to the log. Most of them are kernels, so the branches for unwanted and for repeated launches do
+    as little as possible."""
     verdict_of, n, kernels, total_s = log.verdicts.get, 0, 0, 0.0
     repeat, learn = _repeats(log)
     try:
@@ -150,9 +151,9 @@ def _fill(log: EventLog, items: Iterator[Any], annotations: list[Annotation], se
 
 
 def _repeats(log: EventLog) -> tuple[Callable[[dict[str, Any], float], bool], Callable[[dict[str, Any]], None]]:
-    """A shorter way to `log.add` for the launches that make up a trace: complete, not replayed, and equal but for their
-    times to one learnt before. (repeat, learn): `repeat` says False, having done nothing, where it does not apply, and
-    leaves counting to the caller; `learn` takes the event that was added last."""
+    """A faster `log.add` for the launches that make up most of a trace: complete ones, not replayed, that equal an
+    earlier one except for their times. Returns (repeat, learn). `repeat` returns False and does nothing where it does
+    not apply, and leaves counting to the caller. `learn` takes the event that was added last."""
     seen: dict[tuple[Any, ...], tuple[int, int]] = {}
     known = seen.get
     start, duration, correlation = log.start.append, log.duration.append, log.correlation.append
@@ -211,12 +212,12 @@ def _add_kernel(log: EventLog, event: dict[str, Any], duration_s: float) -> None
 
 
 def _is_replay(args: dict[str, Any]) -> bool:
-    """Newer Kineto names the graph node a kernel was replayed from; 0 is none."""
+    """Whether the kernel was replayed from a graph: newer Kineto names the graph node, and 0 means none."""
     return bool(args.get("graph node id") or args.get("graph id"))
 
 
 def _header(ijson: Any, file: Any) -> tuple[str | None, dict[str, Any]]:
-    """Where the events are (an ijson prefix, None when nowhere), and the metadata before them."""
+    """Where the events are (an ijson prefix; None when there are none), and the metadata before them."""
     from ijson.common import ObjectBuilder
 
     header: dict[str, Any] = {}
@@ -266,8 +267,8 @@ def _rank(header: dict[str, Any]) -> int | None:
 
 
 def _is_cut(error: BaseException, source: _Remembering) -> bool:
-    """Whether the file ends too early: the parser says so, or it stumbled over an end in the middle of a number or a
-    letter, which it takes for a mistake."""
+    """Whether the file ends too early: the parser says so, or it met the end in the middle of a number or a word and
+    reports that as an error."""
     text = str(error).lower()
     if isinstance(error, EOFError) or "premature eof" in text or "incomplete json" in text:
         return True

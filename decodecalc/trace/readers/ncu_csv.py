@@ -1,7 +1,7 @@
-"""Nsight Compute `ncu --csv`: the details page (one row per metric) and the raw page (one row per kernel).
+"""Reads Nsight Compute `ncu --csv`: the details page (one row per metric) and the raw page (one row per kernel).
 
-ncu serialises and replays kernels: there is no clock, so a kernel's place in time is its ID, and times are those of a
-kernel that runs alone.
+ncu serialises and replays kernels, so there is no clock: the place of a kernel in time is its ID, and times are those
+of a kernel that runs alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SMS, _SMS_RAW = ("# SMs", "Multiprocessor Count"), "device__attribute_multiproc
 
 
 def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
-    """The trace. InputError when columns that it needs are missing."""
+    """The trace. Raises InputError when columns that it needs are missing."""
     log = EventLog(wanted)
     sms: int | None = None
     capability: tuple[int, int] | None = None
@@ -52,7 +52,7 @@ def _reported(rows: Iterator[list[str]], progress: Progress | None) -> Iterator[
 
 
 def _kernel(at: dict[str, int], row: list[str]) -> dict[str, Any]:
-    """What both pages have in a row."""
+    """The part of a row that both pages have."""
 
     def cell(name: str) -> str:
         return row[at[name]] if name in at else ""

@@ -1,4 +1,4 @@
-"""Nsight Systems `nsys stats -r cuda_gpu_trace --format csv`: one row per kernel, copy and fill."""
+"""Reads Nsight Systems `nsys stats -r cuda_gpu_trace --format csv`, which has one row per kernel, copy and fill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = ("GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ")
 
 
 def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
-    """The trace. InputError when columns that it needs are missing."""
+    """The trace. Raises InputError when columns that it needs are missing."""
     log = EventLog(wanted)
     devices: dict[str, int] = {}
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:

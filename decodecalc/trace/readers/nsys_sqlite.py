@@ -1,7 +1,8 @@
-"""Nsight Systems SQLite exports (`nsys export -t sqlite`), read row by row and read-only.
+"""Reads Nsight Systems SQLite exports (`nsys export -t sqlite`) row by row and read-only.
 
-Tables (Nsight Systems user guide, "SQLite schema reference"): CUPTI_ACTIVITY_KIND_KERNEL with times in nanoseconds and
-names as ids into StringIds; TARGET_INFO_GPU. Columns came and went over versions, so only those present are asked for.
+Tables (Nsight Systems user guide, "SQLite schema reference"): CUPTI_ACTIVITY_KIND_KERNEL, with times in nanoseconds and
+names as ids into StringIds, and TARGET_INFO_GPU. Columns were added and removed over versions, so only those that exist
+are queried.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from decodecalc.trace.readers import Progress
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _NEEDED = ("start", "end")
-# Column -> what stands in where an older export has none.
+# Each column, with the value to use where an older export does not have it.
 _OPTIONAL = (
     "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "deviceId", "streamId", "correlationId",
     "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId",
@@ -29,7 +30,7 @@ _MAX_ANNOTATIONS = 100_000
 
 
 def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
-    """The trace. InputError when the file is damaged or some other database."""
+    """The trace. Raises InputError when the file is damaged or is another database."""
     uri = f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(uri, uri=True)
@@ -72,7 +73,7 @@ def _read(
 
 
 def _whole_graphs(path: str, connection: sqlite3.Connection, tables: set[str]) -> list[str]:
-    """A session that traced CUDA graphs as units (the default) has none of their kernels."""
+    """A note for a session that traced CUDA graphs as units (the default) and therefore has none of their kernels."""
     if _GRAPHS not in tables:
         return []
     launches = connection.execute(f"SELECT count(*) FROM {_GRAPHS}").fetchone()[0]
@@ -139,8 +140,8 @@ def _add(log: EventLog, name: str, start_s: float, duration_s: float, row: tuple
 
 
 def _devices(connection: sqlite3.Connection, tables: set[str]) -> tuple[TraceDevice, ...]:
-    """TARGET_INFO_GPU; its id is the export's own, in the order of CUDA devices, so devices are numbered by cuDevice
-    where that is there."""
+    """Devices by TARGET_INFO_GPU. Its id is the export's own, in the order of CUDA devices, so devices are numbered by
+    cuDevice where that exists."""
     if "TARGET_INFO_GPU" not in tables:
         return ()
     present = _columns(connection, "TARGET_INFO_GPU")

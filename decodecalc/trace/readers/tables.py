@@ -1,4 +1,4 @@
-"""What the two CSV exports share: finding the header among a tool's chatter, numbers with separators, units of time."""
+"""What the two CSV exports share: finding the header among other lines, numbers with separators, units of time."""
 
 from __future__ import annotations
 
