@@ -2,8 +2,8 @@
 
     python benchmarks/mutants.py [--only NAME] [--list] [--output FILE.md]
 
-`make mutants` runs all of them: a few minutes, and no part of CI. A mutant that survives is a fact that no test holds;
-exit code 1 then. A mutant whose text is not found exactly once is an error: the source has moved on, and so must the list.
+`make mutants` runs all of them: a few minutes, and no part of CI. A mutant that survives is a fact that no test holds,
+and the exit code is 1. A mutant whose text is not there exactly once is an error: the source has moved on.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ MUTANTS = (
     Mutant(
         "an engine's dot is taken from its own kernel",
         "decodecalc/cost/choice.py",
-        *("kernel=BUNDLED", "kernel=OWN"),
+        "rule = predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2",
+        "rule = predict(plan, self.gpu, self.calibration, l2",
         (FIGURES, "-k", "latency"),
     ),
     Mutant(
@@ -168,54 +169,55 @@ MUTANTS = (
         "decodecalc/engines/vllm/trace.py",
         "or not sms or blocks >= sms:",
         "or not sms or blocks > sms:",
-        ("tests/engines/vllm/test_trace.py",),
+        ("tests/trace/test_audit.py", "-k", "sms or cliff"),
     ),
     Mutant(
         "a warning of the threshold at the threshold",
         "decodecalc/engines/vllm/trace.py",
         "if threshold and batch > threshold:",
         "if threshold and batch >= threshold:",
-        ("tests/engines/vllm/test_trace.py",),
+        ("tests/trace/test_audit.py", "-k", "sms or cliff"),
     ),
     Mutant(
         "a warning of the split cap at a full GPU",
         "decodecalc/engines/sglang/trace.py",
         "if blocks < sms:",
         "if blocks <= sms:",
-        ("tests/engines/sglang/test_trace.py",),
+        ("tests/trace/test_audit.py", "-k", "sms or cliff"),
     ),
     Mutant(
         "sglang's lean kernel from one key later",
         "decodecalc/engines/sglang/lean.py",
         "return total_keys >= least * batch, least",
         "return total_keys > least * batch, least",
-        ("tests/engines/test_sglang_triton.py",),
+        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "sglang's lean kernel for MLA from one request later",
         "decodecalc/engines/sglang/lean.py",
         "return (batch >= MLA_BATCH)",
         "return (batch > MLA_BATCH)",
-        ("tests/engines/test_sglang_triton.py",),
+        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "sglang's lean graphs from one request later",
         "decodecalc/engines/sglang/lean.py",
         "return np.asarray(batch) >= CAPTURE_BATCH",
         "return np.asarray(batch) > CAPTURE_BATCH",
-        ("tests/engines/test_sglang_triton.py",),
+        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "sglang's lean base lengths",
         "decodecalc/engines/sglang/lean.py",
         "(65536, 2) if tiles >= 4",
         "(65536, 2) if tiles > 4",
-        ("tests/engines/test_sglang_triton.py",),
+        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "vLLM's threshold of the split path",
         "decodecalc/engines/vllm/triton_rules.py",
-        *("MIN_LAUNCH_GRID_SIZE_2D = 128", "MIN_LAUNCH_GRID_SIZE_2D = 144"),
+        "MIN_BLOCKS_2D = 128",
+        "MIN_BLOCKS_2D = 144",
         ("tests/engines/test_vllm_triton.py",),
     ),
 )

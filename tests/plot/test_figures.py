@@ -50,15 +50,16 @@ def test_every_figure_is_tested_here() -> None:
     assert set(FIGURES) <= tested
 
 
+@pytest.mark.parametrize("context", [257, 3000])  # at 257 keys most of the launched splits have none
 @pytest.mark.parametrize("engine", ["vllm-triton", "sglang-triton"])
-def test_occupancy_draws_the_share_of_sms_with_a_live_block(drawn: Drawn, engine: str) -> None:
+def test_occupancy_draws_the_share_of_sms_with_a_live_block(drawn: Drawn, engine: str, context: int) -> None:
     """In per cent: min(live blocks, SMs) over SMs at each batch size; the pale line counts a block for each request
     and KV head."""
-    found = lines(drawn("occupancy", "--model", "llama3-8b", "--gpu", GPU, "--context", "3000", *TWO_ENGINES))
+    found = lines(drawn("occupancy", "--model", "llama3-8b", "--gpu", GPU, "--context", str(context), *TWO_ENGINES))
     points = found[of(engine, [x for x in found if not x.endswith("unsplit")])]
     assert [b for b, _ in points] == [*range(1, 33), *range(34, 133, 2), 136, 160, 192, 256]
     for b, percent in points:
-        live = plan(engine, dc.Batch.uniform(int(b), 3000)).stage1.live_blocks
+        live = plan(engine, dc.Batch.uniform(int(b), context)).stage1.live_blocks
         assert percent == pytest.approx(100 * min(live, SMS) / SMS)
     (unsplit,) = (points for label, points in found.items() if label.endswith("unsplit"))
     assert [y for _, y in unsplit] == pytest.approx([100 * min(8 * b, SMS) / SMS for b, _ in unsplit])

@@ -301,6 +301,22 @@ def test_a_grid_that_covers_the_sms_is_not_warned_about(judge: Any, events_of: A
     assert ("fixed_splits" in codes(audit)) == warned
 
 
+@pytest.mark.parametrize(("sms", "warned"), [(128, False), (129, True)])
+@pytest.mark.parametrize(
+    ("engine", "batch", "code"), [("vllm-triton", 8, "fixed_splits"), ("sglang-triton", 16, "split_cap")]
+)
+def test_a_grid_of_as_many_blocks_as_sms_is_not_warned_about(
+    judge: Any, events_of: Any, engine: str, batch: int, code: str, sms: int, warned: bool
+) -> None:
+    """16 splits of 8 requests, or 8 of 16, fill 128 SMs; of 129 one is idle."""
+    gpu = dc.load_gpu("h200-sxm").with_(sm_count=sms)
+    geo, seq_lens = dc.Geometry(1, 1, 128), dc.Batch([32768] * batch)
+    plan = dc.plan(engine, geo, seq_lens, gpu=gpu)
+    assert plan.stage1.launched_blocks == 128
+    audit = judge(events_of(plan), layer_groups=(LayerGroup("all", 1, geo),), ragged=seq_lens, gpu=gpu)
+    assert (code in codes(audit)) == warned
+
+
 @pytest.mark.parametrize(("cap", "warned"), [(8, True), (16, True), (17, False)])
 def test_a_cap_that_was_raised_is_not_warned_about(judge: Any, events_of: Any, cap: int, warned: bool) -> None:
     """Above 16 someone has raised it already, for one KV head and one request."""

@@ -253,6 +253,29 @@ def test_lean_kernel_on_amd():
     assert not sglang(lens=(65536,), gpu="mi300x", deterministic=True).gate("lean_kernel").passed
 
 
+@pytest.mark.parametrize(
+    ("geo", "batch", "least"),
+    [
+        (Geometry(64, 4, 128), 1, 65536),  # 4 rows of 16 heads: the middle class begins
+        (Geometry(24, 8, 128), 1, 65536),  # 8 rows of 3 heads
+        (Geometry(16, 8, 128), 2, 65536),  # 8 rows of 2 heads: two requests still need as much as one
+        (Geometry(48, 3, 128), 1, 131072),  # 3 rows
+        (Geometry(256, 16, 128), 1, 16384),  # 16 rows
+        (Geometry(256, 16, 128), 64, 4096),  # the floor
+        (DEEPSEEK_TP8, 8, 4096),
+    ],
+)
+def test_the_lean_kernel_starts_at_its_average_length(geo, batch, least):
+    """lean_decode_seqlen_gate: one key fewer in the batch and the standard kernel runs."""
+    assert sglang(geo, (least,) * batch, "mi300x").gate("lean_kernel").passed
+    assert not sglang(geo, (least,) * (batch - 1) + (least - 1,), "mi300x").gate("lean_kernel").passed
+
+
+def test_the_lean_kernel_wants_eight_requests_for_mla():
+    """lean_decode_seqlen_gate: seven are too few, however long they are."""
+    assert not sglang(DEEPSEEK_TP8, (99999,) * 7, "mi300x").gate("lean_kernel").passed
+
+
 def test_deterministic_mode_did_not_stop_the_lean_kernel_at_first():
     """Releases 0.5.19 and 0.5.20 on AMD: batch-dependent cuts in spite of --enable-deterministic-inference."""
     for version, lean in (("0.5.20", True), ("0.5.21", False)):
