@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decodecalc.launch.plan import LaunchPlan
-from decodecalc.verify.own.runner import Found, Here, Prepared, Runner, Step
+from decodecalc.verify.own.runner import FoundEngine, Here, KernelRunner, OwnStep, Prepared
 from decodecalc.verify.run.device import Device
 
 
@@ -40,7 +40,7 @@ class FakeEngine:
     """Option that is its split setting."""
     launched: list[dict[str, Any]] = field(default_factory=list)
 
-    def prepare(self, step: Step) -> Prepared:
+    def prepare(self, step: OwnStep) -> Prepared:
         """What a runner's `prepare` does."""
         from decodecalc_kernels import decode_attention_reference
 
@@ -72,11 +72,11 @@ class FakeEngine:
 
     def here(self) -> Here:
         """The engine on this machine."""
-        runner = Runner(
+        runner = KernelRunner(
             engine=self.plan.engine, calls="fake_decode", find=self.found, prepare=self.prepare,
         )  # fmt: skip
         return Here(runner=runner, found=self.found())
 
-    def found(self) -> Found:
+    def found(self) -> FoundEngine:
         """Its version is the plan's."""
-        return Found(package="fake", version="1.0", policy_version=self.plan.version)
+        return FoundEngine(package="fake", version="1.0", policy_version=self.plan.version)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from decodecalc.verify.own.peers import find_package
-from decodecalc.verify.own.runner import CannotRunError, Prepared, Runner, Step, Trying
+from decodecalc.verify.own.runner import CannotRunError, KernelRunner, OwnStep, Prepared, Trying
 
 FOLDER = "vllm/vllm_flash_attn/"
 INTERFACE = FOLDER + "flash_attn_interface.py"
@@ -14,7 +14,7 @@ INTERFACE = FOLDER + "flash_attn_interface.py"
 FP8_BOUND = 4e-2
 
 
-def window_of(step: Step) -> list[int]:
+def window_of(step: OwnStep) -> list[int]:
     """window_size as vLLM passes it: the window less the query's own key, and nothing to the right."""
     left, right = step.options.window_left, step.options.window_right
     if left is None:
@@ -24,7 +24,7 @@ def window_of(step: Step) -> list[int]:
     return [left, right]
 
 
-def common_arguments(step: Step) -> dict[str, Any]:
+def common_arguments(step: OwnStep) -> dict[str, Any]:
     """What both generations are given: packed queries, paged keys, per-request lengths."""
     batch = step.batch
     if not step.options.paged:
@@ -42,7 +42,7 @@ def common_arguments(step: Step) -> dict[str, Any]:
     }
 
 
-def prepare_2(step: Step) -> Prepared:
+def prepare_2(step: OwnStep) -> Prepared:
     """`flash_attn_varlen_func` with fa_version 2."""
     from vllm.vllm_flash_attn import flash_attn_varlen_func
 
@@ -61,7 +61,7 @@ def prepare_2(step: Step) -> Prepared:
     return Prepared(layer=layer)
 
 
-def prepare_3(step: Step) -> Prepared:
+def prepare_3(step: OwnStep) -> Prepared:
     """`flash_attn_varlen_func` with fa_version 3. Without ready-made metadata each call launches its scheduler."""
     import torch
     from vllm.vllm_flash_attn import flash_attn_varlen_func
@@ -90,7 +90,7 @@ def prepare_3(step: Step) -> Prepared:
 
 
 RUNNERS = (
-    Runner(
+    KernelRunner(
         engine="flash-attention-2",
         calls="flash_attn_varlen_func, version 2",
         find=partial(
@@ -105,7 +105,7 @@ RUNNERS = (
             Trying(model="llama3-8b", batch=2, q_len=4),
         ),
     ),
-    Runner(
+    KernelRunner(
         engine="flash-attention-3",
         calls="flash_attn_varlen_func, version 3",
         find=partial(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from decodecalc.verify.own.peers import find_package
-from decodecalc.verify.own.runner import CannotRunError, Prepared, Runner, Step, Trying
+from decodecalc.verify.own.runner import CannotRunError, KernelRunner, OwnStep, Prepared, Trying
 
 WORKSPACE_BYTES = 256 << 20  # what vLLM gives the wrappers is of this size; XQA sets 8 MiB of it aside
 # mha.cu rounds the weights and the partial outputs of its tiles to 16 bits, mha_sm90.cu the weights to FP8.
@@ -18,14 +18,14 @@ PLANNED_BOUNDS = {"bf16": 4e-3, "fp16": 1e-3}
 BLOCK_PATHS = {"tensor_cores": True, "cuda_cores": False}
 
 
-def workspace(step: Step) -> Any:
+def workspace(step: OwnStep) -> Any:
     """Zeroed bytes on the step's device: XQA counts finished blocks in it."""
     import torch
 
     return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=step.device)
 
 
-def page_lists(step: Step) -> tuple[Any, Any, Any]:
+def page_lists(step: OwnStep) -> tuple[Any, Any, Any]:
     """(indptr, indices, last_page_len) on the host, as the planners read them: pages of every request in order."""
     import torch
 
@@ -40,7 +40,7 @@ def page_lists(step: Step) -> tuple[Any, Any, Any]:
     return torch.tensor(starts, dtype=torch.int32), indices.int(), torch.tensor(last, dtype=torch.int32)
 
 
-def one_q_len(step: Step) -> int:
+def one_q_len(step: OwnStep) -> int:
     """Query tokens of every request; CannotRunError where they differ."""
     if len(set(step.batch.q_lens)) > 1:
         raise CannotRunError("FlashInfer's decode entries take the same number of query tokens from every request")
@@ -59,7 +59,7 @@ def compiling() -> Iterator[None]:
         raise CannotRunError(f"FlashInfer could not compile its kernel: {' | '.join(lines[:3])[:400]}") from None
 
 
-def prepare_planned(step: Step) -> Prepared:
+def prepare_planned(step: OwnStep) -> Prepared:
     """BatchDecodeWithPagedKVCacheWrapper: `plan` on the host, `run` for every layer."""
     from flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper
 
@@ -87,7 +87,7 @@ def prepare_planned(step: Step) -> Prepared:
     return Prepared(layer=layer, note="planned on the host, with backend fa2")
 
 
-def prepare_xqa(step: Step) -> Prepared:
+def prepare_xqa(step: OwnStep) -> Prepared:
     """`xqa_batch_decode_with_kv_cache`, whose split count follows the width of the page table."""
     import torch
     from flashinfer.decode import xqa_batch_decode_with_kv_cache as run
@@ -116,7 +116,7 @@ def prepare_xqa(step: Step) -> Prepared:
     return Prepared(layer=layer)
 
 
-def prepare_mla(step: Step) -> Prepared:
+def prepare_mla(step: OwnStep) -> Prepared:
     """BatchMLAPagedAttentionWrapper with the cache's latent and its rotary part."""
     import torch
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
@@ -145,7 +145,7 @@ def _found(engine: str, file: str) -> Any:
 
 
 RUNNERS = (
-    Runner(
+    KernelRunner(
         engine="flashinfer",
         calls="BatchDecodeWithPagedKVCacheWrapper",
         find=_found("flashinfer", "decode.py"),
@@ -163,7 +163,7 @@ RUNNERS = (
             ),
         ),
     ),
-    Runner(
+    KernelRunner(
         engine="flashinfer-mla",
         calls="BatchMLAPagedAttentionWrapper",
         find=_found("flashinfer-mla", "mla/__init__.py"),
@@ -173,7 +173,7 @@ RUNNERS = (
             Trying(model="deepseek-v3", tp=8, ragged=(5000, 1200, 300), page=64),
         ),
     ),
-    Runner(
+    KernelRunner(
         engine="flashinfer-xqa",
         calls="xqa_batch_decode_with_kv_cache",
         find=_found("flashinfer-xqa", "xqa.py"),

@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 from decodecalc.verify.own.peers import find_package
-from decodecalc.verify.own.runner import CannotRunError, Prepared, Runner, Step, Trying
+from decodecalc.verify.own.runner import CannotRunError, KernelRunner, OwnStep, Prepared, Trying
 
 FILES = ("vllm/third_party/flashmla/flash_mla_interface.py", "vllm/_flashmla_C.abi3.so")
 # vLLM 0.30 and later build a FlashMLA of this date or a later one; the dense kernel has not changed since.
 DENSE = "2026-04-29"
 
 
-def prepare(step: Step) -> Prepared:
+def prepare(step: OwnStep) -> Prepared:
     """`flash_mla_with_kvcache` on a dense bf16 cache. Its first call of a step launches the scheduler and keeps what it
     made for the step's other layers."""
     from vllm.third_party.flashmla.flash_mla_interface import FlashMLASchedMeta, flash_mla_with_kvcache
@@ -43,7 +43,7 @@ def prepare(step: Step) -> Prepared:
 
 
 RUNNERS = (
-    Runner(
+    KernelRunner(
         engine="flashmla",
         calls="flash_mla_with_kvcache, dense",
         find=partial(find_package, "flashmla", "vllm", FILES, DENSE),

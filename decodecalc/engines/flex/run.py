@@ -7,10 +7,10 @@ from typing import Any
 
 from decodecalc.intmath import round_up
 from decodecalc.verify.own.peers import find_package
-from decodecalc.verify.own.runner import CannotRunError, Prepared, Runner, Step, Trying
+from decodecalc.verify.own.runner import CannotRunError, KernelRunner, OwnStep, Prepared, Trying
 
 
-def prepare(step: Step) -> Prepared:
+def prepare(step: OwnStep) -> Prepared:
     """`torch.compile(flex_attention)` with a BlockMask of each request's length and window. The pages are copied into
     dense tensors first, as FlexAttention reads no page table."""
     import torch
@@ -66,7 +66,7 @@ def dense_cache(inputs: Any, cache: Any, capacity: int) -> Any:
 
 
 RUNNERS = (
-    Runner(
+    KernelRunner(
         engine="flex-decoding",
         calls="torch.compile(flex_attention)",
         find=partial(find_package, "flex-decoding", "torch", ()),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from decodecalc.verify.own.peers import find_package
-from decodecalc.verify.own.runner import CannotRunError, Prepared, Runner, Step, Trying
+from decodecalc.verify.own.runner import CannotRunError, KernelRunner, OwnStep, Prepared, Trying
 
 FOLDER = "sglang/srt/layers/attention/"
 FILES = (FOLDER + "triton_ops/decode_attention.py", FOLDER + "triton_backend.py")
@@ -19,7 +19,7 @@ BOUNDS = {"bf16": 1.2e-2, "fp16": 2e-3, "fp8": 4e-2}
 SCHEDULED_ROWS = 256  # SCHEDULE_SEQ of get_num_kv_splits: at least this many
 
 
-def prepare(step: Step) -> Prepared:
+def prepare(step: OwnStep) -> Prepared:
     """`decode_attention_fwd` as TritonAttnBackend.forward_decode calls it (SGLang 0.5.10): token slots of every
     request, and the split counts of `get_num_kv_splits_triton`, which runs once a step."""
     import torch
@@ -74,7 +74,7 @@ def token_slots(inputs: Any, request: int) -> Any:
 
 
 RUNNERS = (
-    Runner(
+    KernelRunner(
         engine="sglang-triton",
         calls="SGLang's Triton decode_attention_fwd",
         find=partial(find_package, "sglang-triton", "sglang", FILES),

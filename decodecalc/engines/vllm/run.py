@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 from decodecalc.verify.own.peers import find_package
-from decodecalc.verify.own.runner import Prepared, Runner, Step, Trying
+from decodecalc.verify.own.runner import KernelRunner, OwnStep, Prepared, Trying
 
 OPS = "vllm/v1/attention/ops/"
 UNIFIED = OPS + "triton_unified_attention.py"
 MLA = (OPS + "triton_decode_attention.py", "vllm/v1/attention/backends/mla/triton_mla.py")
 
 
-def prepare_unified(step: Step) -> Prepared:
+def prepare_unified(step: OwnStep) -> Prepared:
     """`unified_attention` as TritonAttentionImpl.forward calls it (vLLM 0.33). The threshold between its paths and the
     scratch come from the settled step: the server's metadata builder makes them, once for all steps."""
     import torch
@@ -54,13 +54,13 @@ def prepare_unified(step: Step) -> Prepared:
     return Prepared(layer=layer)
 
 
-def fp8_scales(step: Step) -> tuple[float, float]:
+def fp8_scales(step: OwnStep) -> tuple[float, float]:
     """Scales of the keys and values of an FP8 cache."""
     common = step.inputs.common()
     return common["k_scale"], common["v_scale"]
 
 
-def prepare_mla(step: Step) -> Prepared:
+def prepare_mla(step: OwnStep) -> Prepared:
     """`decode_attention_fwd` as TritonMLAImpl.forward_mqa calls it, with that backend's own split count."""
     import torch
     from vllm.v1.attention.backends.mla.triton_mla import _compute_num_kv_splits
@@ -93,7 +93,7 @@ def prepare_mla(step: Step) -> Prepared:
 
 
 RUNNERS = (
-    Runner(
+    KernelRunner(
         engine="vllm-triton",
         calls="vLLM's unified_attention",
         find=partial(find_package, "vllm-triton", "vllm", (UNIFIED,)),
@@ -112,7 +112,7 @@ RUNNERS = (
             Trying(model="gpt-oss-20b", batch=4, group="sliding"),
         ),
     ),
-    Runner(
+    KernelRunner(
         engine="vllm-triton-mla",
         calls="vLLM's Triton MLA decode_attention_fwd",
         find=partial(find_package, "vllm-triton-mla", "vllm", MLA),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from decodecalc.engines.registry import load_policy
 from decodecalc.errors import UnknownNameError
-from decodecalc.verify.own.runner import INSTALLED, PEERS, Found, UnavailableError
+from decodecalc.verify.own.runner import INSTALLED, PEERS, FoundEngine, UnavailableError
 
 VARIABLE, DEFAULT = "DECODECALC_PEERS", ".peers"
 
@@ -51,7 +51,9 @@ def use_folder(folder: Path) -> None:
         invalidate_caches()
 
 
-def find_package(engine: str, distribution: str, files: tuple[str, ...], policy_version: str | None = None) -> Found:
+def find_package(
+    engine: str, distribution: str, files: tuple[str, ...], policy_version: str | None = None
+) -> FoundEngine:
     """The distribution, when it is installed or in the peer folder and has these files (paths below its packages'
     folder; a library may be packed). Nothing of it is imported. UnavailableError: it is not there.
 
@@ -66,7 +68,7 @@ def find_package(engine: str, distribution: str, files: tuple[str, ...], policy_
             continue
         where = PEERS if path == folder else INSTALLED
         called = (policy_version or "{version}").format(version=known.version)
-        return Found(
+        return FoundEngine(
             package=distribution,
             version=known.version,
             policy_version=called if _knows(engine, called) else None,

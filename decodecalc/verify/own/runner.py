@@ -1,7 +1,7 @@
 """What an engine folder says about running its own kernel: the interface between `engines/<folder>/run.py` and verify.
 
-A folder that has a `run.py` fills `RUNNERS`, a tuple of `Runner`. It is the only file of an engine that imports torch,
-and it does so inside its functions: `decodecalc engines --runnable` lists runners on machines without torch.
+A folder that has a `run.py` fills `RUNNERS`, a tuple of `KernelRunner`. It is the only file of an engine that imports
+torch, and it does so inside its functions: `decodecalc engines --runnable` lists runners on machines without torch.
 
 A runner is given the tensors of a step and the settings of the engine, and never the plan: how the installed engine
 then cuts the keys is an observation.
@@ -36,7 +36,7 @@ class CannotRunError(DecodecalcError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundEngine:
     """An engine that can be run on this machine."""
 
     package: str
@@ -50,7 +50,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class OwnStep:
     """One decode step as a server hands it to the kernel, for every layer of `inputs`."""
 
     geometry: Geometry
@@ -62,8 +62,8 @@ class Step:
     options: Any
     """The engine's settings, an object of its policy's options."""
     settled: Any
-    """What a server settles before the step and our policy computes (a threshold between two paths, for example): the plan's `detail`. A runner takes from it only what the engine's kernel and its launcher do not
-    decide."""
+    """What a server settles before the step and our policy computes (a threshold between two paths, for example): the
+    plan's `detail`. A runner takes from it only what the engine's kernel and its launcher do not decide."""
     inputs: Inputs
     """The tensors."""
     out: torch.Tensor
@@ -128,16 +128,16 @@ class Trying:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
+class KernelRunner:
     """One engine's own kernel."""
 
     engine: str
     """The engine's name in the registry."""
     calls: str
     """What is called, for people."""
-    find: Callable[[], Found]
+    find: Callable[[], FoundEngine]
     """The installed engine. `UnavailableError` says why there is none; neither the engine nor torch is imported."""
-    prepare: Callable[[Step], Prepared]
+    prepare: Callable[[OwnStep], Prepared]
     """The step made ready. `CannotRunError` says why it cannot be."""
     steps: tuple[Trying, ...] = ()
     """The steps that `verify --kernel own` checks it on: its paths, and what it serves beside plain GQA."""
@@ -150,20 +150,20 @@ class Runner:
 class Here:
     """One runner on this machine: `found`, or the reason why it is not there."""
 
-    runner: Runner
+    runner: KernelRunner
     """The runner."""
-    found: Found | None
+    found: FoundEngine | None
     """What was found; None when nothing was."""
     reason: str = ""
     """Why nothing was."""
 
 
-def all_runners() -> tuple[Runner, ...]:
+def all_runners() -> tuple[KernelRunner, ...]:
     """The runners of every engine folder that has a `run.py`, in the listing's order."""
     return tuple(runner for module in folder_modules("run") for runner in module.RUNNERS)
 
 
-def look(runner: Runner) -> Here:
+def look(runner: KernelRunner) -> Here:
     """Whether this runner's engine is on this machine."""
     try:
         return Here(runner=runner, found=runner.find())

@@ -12,7 +12,7 @@ from decodecalc.errors import DecodecalcError
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.verify.own.observe import SeenKernel, kernel_events, planned_part, seen_kernels
 from decodecalc.verify.own.peers import peer_folder, use_folder
-from decodecalc.verify.own.runner import PEERS, Found, Prepared, Runner, Step
+from decodecalc.verify.own.runner import PEERS, FoundEngine, KernelRunner, OwnStep, Prepared
 from decodecalc.verify.run.device import Device
 from decodecalc.verify.run.inputs import Inputs
 from decodecalc.verify.run.timing import Timed, time_layers
@@ -30,8 +30,8 @@ class OwnTrial:
 
     case_id: str
     plan: LaunchPlan
-    runner: Runner
-    found: Found
+    runner: KernelRunner
+    found: FoundEngine
     inputs: Inputs
     device: Device
     cold: bool
@@ -56,7 +56,7 @@ class OwnTrial:
         folder = peer_folder()
         if self.found.where == PEERS and folder is not None:
             use_folder(folder)
-        step = Step(
+        step = OwnStep(
             geometry=self.plan.geometry,
             batch=self.plan.batch,
             kv=self.plan.kv,

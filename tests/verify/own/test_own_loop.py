@@ -13,7 +13,7 @@ from decodecalc import Batch, Geometry
 from decodecalc.engines.registry import engine_names, load_policy
 from decodecalc.errors import InputError
 from decodecalc.verify.own.loop import OwnRunner, at_installed_versions, own_claims
-from decodecalc.verify.own.runner import CannotRunError, Found, Here, Runner, all_runners
+from decodecalc.verify.own.runner import CannotRunError, FoundEngine, Here, KernelRunner, all_runners
 from decodecalc.verify.report.summary import summarise
 from decodecalc.verify.session.suites import Scenario, suite_scenarios
 
@@ -27,7 +27,7 @@ def findings(case, here):
 
 def absent(found=None, prepare=None):
     """A runner whose engine may not be here."""
-    runner = Runner(engine="vllm-triton", calls="x", find=lambda: found, prepare=prepare)
+    runner = KernelRunner(engine="vllm-triton", calls="x", find=lambda: found, prepare=prepare)
     return {"vllm-triton": Here(runner=runner, found=found, reason="" if found else "not installed")}
 
 
@@ -37,7 +37,7 @@ def test_an_engine_that_is_not_here_is_skipped_with_the_reason(own_case):
     assert [f.verdict for f in findings(case, {})] == ["skip", "skip"]
     assert "no runner" in findings(case, {})[0].reason
     assert findings(case, absent())[0].reason == "not installed"
-    unknown = Found(package="vllm", version="99.0", policy_version=None)
+    unknown = FoundEngine(package="vllm", version="99.0", policy_version=None)
     assert "99.0 is of no version" in findings(case, absent(unknown))[0].reason
 
 
@@ -48,7 +48,7 @@ def test_a_step_that_the_runner_cannot_make_is_skipped_and_not_failed(own_case):
     def prepare(step):
         raise CannotRunError("no drafts")
 
-    found = Found(package="vllm", version="0.33.0", policy_version="0.33.0")
+    found = FoundEngine(package="vllm", version="0.33.0", policy_version="0.33.0")
     got = findings(own_case(load_policy("vllm-triton")), absent(found, prepare))
     assert [(f.verdict, f.reason) for f in got] == [("skip", "no drafts")] * 2
 
@@ -78,7 +78,7 @@ def test_claims_that_need_the_bundled_kernel_are_refused_in_words():
 def test_engines_are_planned_at_the_version_that_is_installed():
     """An asked version stays; an engine that is not here stays at its newest."""
     (scenario,) = suite_scenarios("engines", ["vllm-triton"])[:1]
-    here = absent(Found(package="vllm", version="0.32.0", policy_version="0.32.0"))
+    here = absent(FoundEngine(package="vllm", version="0.32.0", policy_version="0.32.0"))
     asked = replace(scenario, engines=("vllm-triton", "vllm-triton@0.31.0", "sglang-triton"))
     (found,) = at_installed_versions([asked], here)
     assert found.engines == ("vllm-triton@0.32.0", "vllm-triton@0.31.0", "sglang-triton")
