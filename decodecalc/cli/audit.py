@@ -11,6 +11,7 @@ import click
 from decodecalc.cli.options import cache_options, engine_options, layer_options, output_options
 from decodecalc.cli.output import emit, write_text
 from decodecalc.cli.progress import Bars
+from decodecalc.files import check_output
 from decodecalc.request import resolve_gpu, resolve_kv, resolve_layers, resolve_opts
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def command(
     if html is not None:
         from decodecalc.tables.audit import audit_page
 
-        write_text(audit_page(found, table), html)
+        page = audit_page(found, table)
+        for path in filter(None, (html, output)):
+            check_output(path)  # before the first is written
+        write_text(page, html)
     emit(table, format_, output)
     return 0 if found.passed else 1
 
