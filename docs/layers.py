@@ -32,7 +32,7 @@ LAYERS = (
     Layer(("launch",), "what a launch is: policy, plan, arrays, options, traits"),
     Layer(("engines",), "one folder for each engine: what it launches"),
     Layer(("servers",), "which backend a server of a version chooses"),
-    Layer(("scenario", "request"), "what a user's words resolve to"),
+    Layer(("sanity", "scenario", "request"), "what a user's words resolve to"),
     Layer(("analysis",), "coverage, traffic, roofline, paging, segments"),
     Layer(("cost",), "the time model, and the choice of a split count"),
     Layer(("serving",), "the whole answer to a serve command"),

@@ -98,7 +98,7 @@ def _known(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
     options: dict[str, Any] = {}
     if values["opts"] or values["batch_invariant"]:
         options = resolve_opts(values["opts"], values["batch_invariant"], list(engine_names()) if everyone else names)
-    kv = resolve_kv(values)
+    kv = resolve_kv(values, layers.model if layers else None)
     known = Known(
         layer_groups=layers.layer_groups if layers else (),
         model_kv_heads=layers.model_kv_heads if layers else None,

@@ -190,7 +190,8 @@ def _scenarios(values: dict[str, Any], interpreted: bool) -> tuple[list[Scenario
         usual = "tiny" if interpreted else "engines" if values["kernel"] == "own" else "quick"
         suite = values["suite"] or usual
         return suite_scenarios(suite, engines), {"suite": suite, "engines": engines}
-    layers, batches, kv = resolve_layers(values), resolve_batches(values), resolve_kv(values)
+    layers, batches = resolve_layers(values), resolve_batches(values)
+    kv = resolve_kv(values, layers.model)
     name = f"{layers.label}/tp{layers.tp}"
     found = [
         Scenario(
