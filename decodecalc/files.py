@@ -138,7 +138,7 @@ def write_together(
     try:
         for path in files:
             check_output(path, names[path])
-        in_place = [path for path in files if _written_in_place(path)]
+        in_place = [path for path in files if is_special(path)]
         for path, data in files.items():
             if path not in in_place:
                 with _saying(names[path]):
@@ -171,7 +171,8 @@ def _saying(name: str) -> Iterator[None]:
         raise InputError(f"cannot write {name}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _written_in_place(path: str | os.PathLike[str]) -> bool:
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether a file that exists is written in place: a device, a pipe, or one that has several names."""
     try:
         status = os.stat(path)
     except OSError:

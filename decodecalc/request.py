@@ -17,6 +17,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
 from decodecalc.sanity import sanity_lines
 from decodecalc.scenario import Scenarios, make_scenarios
+from decodecalc.sizes import check_plans, check_ragged, check_steps
 from decodecalc.units import parse_counts
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2560", "llama3-8b"
 DEFAULT_KV_DTYPE = "bf16"
-MAX_SCENARIOS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,13 @@ def resolve_batches(values: dict[str, Any]) -> list[Batch]:
         if values["batch"] is not None or values["context"] is not None:
             raise InputError("--seq-lens is a whole batch: it does not go with --batch or --context")
         lens = parse_counts(values["seq_lens"], "--seq-lens")
+        check_ragged(len(lens))
         q_lens = parse_counts(values["q_len"], "--q-len")
         return [Batch(lens, q_lens[0] if len(q_lens) == 1 else q_lens)]
     batches = parse_counts(values["batch"] or DEFAULT_BATCH, "--batch")
     contexts = parse_counts(values["context"] or DEFAULT_CONTEXT, "--context")
     q_lens = parse_counts(values["q_len"], "--q-len")
-    total = len(batches) * len(contexts) * len(q_lens)
-    if total > MAX_SCENARIOS:
-        raise InputError(f"{total} scenarios are more than {MAX_SCENARIOS}: use `decodecalc sweep`, which streams them")
+    check_steps(batches, len(contexts), len(q_lens))
     for name, numbers in (("--batch", batches), ("--context", contexts), ("--q-len", q_lens)):
         if min(numbers) < 1:
             raise InputError(f"{name} must be at least 1, not {min(numbers)}")
@@ -190,6 +189,12 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     place = resolve_place(values, layers, gpu, kv)
     scenarios = make_scenarios(
         layers.layer_groups, batches, engines, gpu, kv, options, layers.model_kv_heads, server=server, place=place
+    )
+    check_plans(
+        len(batches),
+        sum(batch.size for batch in batches),
+        max(1, len(scenarios.engines)) * len(layers.layer_groups),
+        ragged=values["seq_lens"] is not None,
     )
     warnings = layers.warnings
     if layers.model is not None and values["q_heads"] is None:
