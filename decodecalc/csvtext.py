@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from decodecalc.safetext import formula_safe, json_safe, plain
+
 
 def csv_value(value: Any) -> Any:
     """A value in one CSV cell: numbers of a list are joined by x (grids), nested values become JSON, None becomes
@@ -19,13 +21,13 @@ def csv_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, int) for v in value):
         return "x".join(str(v) for v in value)
     if isinstance(value, (list, tuple, Mapping)):
-        return json.dumps(value, ensure_ascii=False)
-    return value
+        return json_safe(json.dumps(value, ensure_ascii=False))
+    return formula_safe(plain(value)) if isinstance(value, str) else value
 
 
 def csv_cell(value: Any) -> str:
     """A value as the text of its cell, quoted where CSV asks for it."""
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, float) else str(csv_value(value))
+    text = repr(value) if isinstance(value, float) else str(csv_value(value))
     return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n\r') else text
 
 

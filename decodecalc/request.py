@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import DEFAULT_ENGINE
+from decodecalc.engines.registry import DEFAULT_ENGINE, REFERENCE, SERVED, SERVED_MLA, traits_of
 from decodecalc.errors import InputError
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
+from decodecalc.sanity import sanity_lines
 from decodecalc.scenario import Scenarios, make_scenarios
+from decodecalc.sizes import check_plans, check_ragged, check_steps
 from decodecalc.units import parse_counts
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from decodecalc.servers.policies import Place
 
 DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2560", "llama3-8b"
-MAX_SCENARIOS = 100_000
+DEFAULT_KV_DTYPE = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +88,25 @@ def resolve_batches(values: dict[str, Any]) -> list[Batch]:
         if values["batch"] is not None or values["context"] is not None:
             raise InputError("--seq-lens is a whole batch: it does not go with --batch or --context")
         lens = parse_counts(values["seq_lens"], "--seq-lens")
+        check_ragged(len(lens))
         q_lens = parse_counts(values["q_len"], "--q-len")
         return [Batch(lens, q_lens[0] if len(q_lens) == 1 else q_lens)]
     batches = parse_counts(values["batch"] or DEFAULT_BATCH, "--batch")
     contexts = parse_counts(values["context"] or DEFAULT_CONTEXT, "--context")
     q_lens = parse_counts(values["q_len"], "--q-len")
-    total = len(batches) * len(contexts) * len(q_lens)
-    if total > MAX_SCENARIOS:
-        raise InputError(f"{total} scenarios are more than {MAX_SCENARIOS}: use `decodecalc sweep`, which streams them")
+    check_steps(batches, len(contexts), len(q_lens))
     for name, numbers in (("--batch", batches), ("--context", contexts), ("--q-len", q_lens)):
         if min(numbers) < 1:
             raise InputError(f"{name} must be at least 1, not {min(numbers)}")
     return [Batch.uniform(b, c, q) for b in batches for c in contexts for q in q_lens]
 
 
-def resolve_kv(values: dict[str, Any]) -> KvCache:
-    """The cache layout."""
-    return KvCache(values["kv_dtype"], values["page_size"], None, values["query_dtype"] or "bf16")
+def resolve_kv(values: dict[str, Any], model: Model | None = None) -> KvCache:
+    """The cache layout; without --kv-dtype the element type that the model's checkpoint declares, else bf16."""
+    declared = None if model is None else model.kv_dtype
+    return KvCache(
+        values["kv_dtype"] or declared or DEFAULT_KV_DTYPE, values["page_size"], None, values["query_dtype"] or "bf16"
+    )
 
 
 def resolve_engines(name: str | None, default: str) -> list[str]:
@@ -156,6 +160,7 @@ class Request:
     scenarios: Scenarios
     inputs: dict[str, Any]
     defaults: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def heading(self) -> list[str]:
@@ -168,14 +173,15 @@ class Request:
             lines.append("defaults: " + ", ".join(self.defaults))
         for option, engines in s.does_not_apply().items():
             lines.append(f"option {option} does not apply to {', '.join(engines)}")
-        return lines + [f"warning: {w}" for w in self.layers.warnings]
+        return lines + [f"warning: {w}" for w in self.warnings]
 
 
 def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Request:
     """The whole request behind the scenario options."""
     layers = resolve_layers(values)
-    gpu, kv, batches = resolve_gpu(values["gpu"]), resolve_kv(values), resolve_batches(values)
+    gpu, kv, batches = resolve_gpu(values["gpu"]), resolve_kv(values, layers.model), resolve_batches(values)
     server = values.get("server")
+    default_engine = _default_for(layers, gpu, default_engine) if values["engine"] is None else default_engine
     engines = resolve_engines(values["engine"], default_engine)
     if server is not None and values["engine"] is None and default_engine != "all":
         engines = []  # the server's own choice stands in for the default
@@ -184,6 +190,15 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     scenarios = make_scenarios(
         layers.layer_groups, batches, engines, gpu, kv, options, layers.model_kv_heads, server=server, place=place
     )
+    check_plans(
+        len(batches),
+        sum(batch.size for batch in batches),
+        max(1, len(scenarios.engines)) * len(layers.layer_groups),
+        ragged=values["seq_lens"] is not None,
+    )
+    warnings = layers.warnings
+    if layers.model is not None and values["q_heads"] is None:
+        warnings += tuple(sanity_lines(layers.model, layers.layer_groups, batches, kv, gpu, layers.tp))
     inputs: dict[str, Any] = {
         "model": layers.label,
         "tp": layers.tp,
@@ -192,17 +207,31 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
         "kv_dtype": kv.dtype,
         "page_size": kv.page_size,
         "options": options,
-        "warnings": list(layers.warnings),
+        "warnings": list(warnings),
     }
     if values["seq_lens"] is None:
         for key, default in (("batch", DEFAULT_BATCH), ("context", DEFAULT_CONTEXT), ("q_len", "1")):
             inputs[key] = parse_counts(values[key] or default, key)
     else:
         inputs["seq_lens"] = list(batches[0].seq_lens)
-    return Request(layers, scenarios, inputs, _defaults_used(values, default_engine))
+    return Request(layers, scenarios, inputs, _defaults_used(values, default_engine, layers.model), warnings)
 
 
-def _defaults_used(values: dict[str, Any], default_engine: str) -> tuple[str, ...]:
+def _default_for(layers: Layers, gpu: Gpu, default: str) -> str:
+    """The engines to start from when the user names none: those that serve the layers there are, on this device."""
+    if default == "all":
+        return default
+    if gpu.vendor is not None and not any(gpu.vendor in traits_of(name).vendors for name in default.split(",")):
+        return REFERENCE
+    geometries = [group.geometry for group in layers.layer_groups]
+    if any(geometry.gather for geometry in geometries):
+        return REFERENCE if default in (DEFAULT_ENGINE, ",".join(SERVED)) else default
+    if all(geometry.mla for geometry in geometries):
+        return {DEFAULT_ENGINE: SERVED_MLA[0], ",".join(SERVED): ",".join(SERVED_MLA)}.get(default, default)
+    return default
+
+
+def _defaults_used(values: dict[str, Any], default_engine: str, model: Model | None) -> tuple[str, ...]:
     used = []
     if values["model"] is None and values["q_heads"] is None:
         used.append(f"model {DEFAULT_MODEL}")
@@ -210,6 +239,8 @@ def _defaults_used(values: dict[str, Any], default_engine: str) -> tuple[str, ..
         used.append(f"gpu {DEFAULT_GPU}")
     if values["seq_lens"] is None:
         used += [f"{key} {d}" for key, d in (("batch", DEFAULT_BATCH), ("context", DEFAULT_CONTEXT)) if not values[key]]
+    if values["kv_dtype"] is None and model is not None and model.kv_dtype:
+        used.append(f"KV cache {model.kv_dtype}, as the checkpoint declares")
     if values["engine"] is None and values.get("server") is None:
         used.append(f"engine {default_engine}")
     return tuple(used)

@@ -6,7 +6,8 @@ import re
 
 from decodecalc.errors import InputError
 
-_COUNT = re.compile(r"^(\d+(?:\.\d+)?)\s*([kKmMgG]?)$")
+_COUNT = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*([kKmMgG]?)$")
+MAX_SHARD_DIGITS = 9
 _FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -77,7 +78,8 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     i, slash, n = text.partition("/")
-    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
+    numbers = slash and all(part.isascii() and part.isdecimal() and len(part) <= MAX_SHARD_DIGITS for part in (i, n))
+    if not numbers or not 1 <= int(i) <= int(n):
         raise InputError(f"--shard {text[:20]!r}: write I/N with I from 1 to N, for example 3/8")
     return int(i), int(n)
 

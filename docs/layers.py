@@ -25,14 +25,14 @@ class Layer(NamedTuple):
 # From the ground up.
 LAYERS = (
     Layer(
-        ("_version", "errors", "units", "intmath", "values", "files", "csvtext", "geometry", "batch", "kvcache"),
+        ("_version", "errors", "units", "intmath", "values", "safetext", "files", "csvtext", "geometry", "batch", "kvcache", "sizes"),
         "value objects: a layer's shape, a decode step, a cache",
     ),
     Layer(("models", "gpus"), "what a model and a GPU are, and the data that says so"),
     Layer(("launch",), "what a launch is: policy, plan, arrays, options, traits"),
     Layer(("engines",), "one folder for each engine: what it launches"),
     Layer(("servers",), "which backend a server of a version chooses"),
-    Layer(("scenario", "request"), "what a user's words resolve to"),
+    Layer(("sanity", "scenario", "request"), "what a user's words resolve to"),
     Layer(("analysis",), "coverage, traffic, roofline, paging, segments"),
     Layer(("cost",), "the time model, and the choice of a split count"),
     Layer(("serving",), "the whole answer to a serve command"),

@@ -1,7 +1,9 @@
 """How many SMs a launch gives work to.
 
-Only live blocks count: a block that returns at once covers nothing. A wave here has one block per SM. How many blocks
-an SM can hold at a time depends on registers and shared memory; the time model takes that into account.
+Three counts of blocks: launched (the grid), live (those that do not return at once) and working (those that compute on
+keys: under a window some live blocks only write a neutral partial state). Coverage counts working blocks. One block per
+SM makes a wave here; how many an SM can hold at a time is a matter of registers and shared memory, and belongs to the
+time model.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
-    from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.kvcache import KvCache
     from decodecalc.launch.policy import Policy
+    from decodecalc.models import LayerGroup
 
 FLIP_SEARCH_LIMIT = 4096
 
@@ -35,17 +37,19 @@ class Occupancy(Shown):
     launched_blocks: Any
     """Blocks in the grid."""
     live_blocks: Any
-    """Blocks that do work."""
+    """Blocks that do not return at once."""
+    working_blocks: Any
+    """Live blocks that compute on keys."""
     unsplit_blocks: Any
     """Blocks of the same step without splits."""
     sm_count: int
     """SMs of the GPU."""
     sm_coverage: Any
-    """Share of the SMs that get at least one live block when every free SM takes one first; between 0 and 1."""
+    """Share of the SMs that get at least one working block when every free SM takes one first; between 0 and 1."""
     idle_sms: Any
-    """SMs that get no live block."""
+    """SMs that get no working block."""
     waves: Any
-    """Live blocks over SMs."""
+    """Working blocks over SMs."""
     s_star: Any
     """Smallest split count whose first wave covers the SMs."""
     blocks_at_s_star: Any
@@ -62,7 +66,7 @@ def occupancy(plan: LaunchPlan, gpu: Gpu | str | None = None) -> Occupancy:
 
     check_plan(plan)
     sms = (plan.gpu if gpu is None else load_gpu(gpu)).sm_count
-    return _occupancy(plan.stage1.launched_blocks, plan.live_blocks, plan.unsplit_blocks, sms)
+    return _occupancy(plan.stage1.launched_blocks, plan.live_blocks, plan.working_blocks, plan.unsplit_blocks, sms)
 
 
 def occupancy_arrays(batches: Batches, found: Launches, gpu: Gpu) -> Occupancy:
@@ -73,21 +77,27 @@ def occupancy_arrays(batches: Batches, found: Launches, gpu: Gpu) -> Occupancy:
         if kernel.role == "stage1":
             launched = np.where(kernel.when, kernel.launched_blocks, launched)
             live = np.where(kernel.when, kernel.live_blocks, live)
-    return _occupancy(launched, live, found.unsplit(batches), gpu.sm_count)
+    working = live
+    if found.working is not None:
+        fewer = np.broadcast_to(batches.total(found.working < found.live) > 0, (n,))
+        of_work = np.broadcast_to(batches.total(found.blocks_per_split * found.working), (n,))
+        working = np.where(fewer, np.minimum(live, of_work), live)
+    return _occupancy(launched, live, working, found.unsplit(batches), gpu.sm_count)
 
 
-def _occupancy(launched: Any, live: Any, unsplit: Any, sms: int) -> Occupancy:
+def _occupancy(launched: Any, live: Any, working: Any, unsplit: Any, sms: int) -> Occupancy:
     """The formulas, on numbers or on arrays."""
     least, most = (np.minimum, np.maximum) if isinstance(live, np.ndarray) else (min, max)
     covering = s_star(sms, unsplit)
     return Occupancy(
         launched_blocks=launched,
         live_blocks=live,
+        working_blocks=working,
         unsplit_blocks=unsplit,
         sm_count=sms,
-        sm_coverage=least(live, sms) / sms,
-        idle_sms=most(sms - live, 0),
-        waves=live / sms,
+        sm_coverage=least(working, sms) / sms,
+        idle_sms=most(sms - working, 0),
+        waves=working / sms,
         s_star=covering,
         blocks_at_s_star=covering * unsplit,
     )
@@ -95,7 +105,7 @@ def _occupancy(launched: Any, live: Any, unsplit: Any, sms: int) -> Occupancy:
 
 def first_split_change(
     policy: Policy,
-    geo: Geometry,
+    group: LayerGroup,
     kv: KvCache,
     gpu: Gpu,
     options: Any,
@@ -107,11 +117,14 @@ def first_split_change(
     """The first batch size whose path differs from that of batch 1 at this context; None when there is none up to
     `limit`.
 
-    It evaluates the policy's own array rule for every batch size at once, so that no threshold is stated twice.
+    Asks the policy's own array rule for every batch size at once, so that no threshold is restated here. The layers of
+    the group see the context as their plans do: chunked ones a chunk, sparse ones a list. GateError where the engine
+    refuses the layers.
     """
     opts = policy.options_type.from_mapping(policy.name, options)
-    steps = Batches.uniform(np.arange(1, limit + 1), context, q_len)
-    _, found = policy.on_layer(geo, steps, kv, gpu, opts, policy.version(version))
+    seen = context if group.chunk is None else group.keys_read(context)
+    steps = Batches.uniform(np.arange(1, limit + 1), seen, q_len)
+    _, found = policy.on_layer(group.geometry, steps, kv, gpu, opts, policy.version(version))
     split = np.broadcast_to(np.asarray(found.is_split), (limit,))
     changed = np.flatnonzero(split != split[0])
     return int(changed[0]) + 1 if len(changed) else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import LaunchPlan, check_plan
+from decodecalc.sizes import check_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,16 @@ def segments(plan: LaunchPlan, request: int | None = None) -> Iterator[Segment]:
     """Splits of one request, or of all, in launch order up to the launched count, early exits included."""
     check_plan(plan)
     chosen = range(plan.batch.size) if request is None else (request,)
+    check_rows(
+        sum(segment_count(plan, r) for r in chosen), "splits", "choose one --request, fewer keys or smaller batches"
+    )
     for r in chosen:
         yield from _of_request(plan, r)
+
+
+def segment_count(plan: LaunchPlan, r: int) -> int:
+    """Segments of request r, before any is made."""
+    return max(plan.splits.live[r], plan.splits.launched if plan.is_split else 1, plan.splits.requested[r])
 
 
 def _of_request(plan: LaunchPlan, r: int) -> Iterator[Segment]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.cost.calibration import SCHEMA, Calibration, parse_calibration
 from decodecalc.cost.parameters import VARIANT, Variant
 from decodecalc.cost.variants import BUNDLED, SPLIT, UNSPLIT, tile_bytes
-from decodecalc.files import write_whole
+from decodecalc.errors import InputError
+from decodecalc.files import read_json, write_whole
 from decodecalc.intmath import next_power_of_2
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from decodecalc.verify.run.device import Device
 
 JOURNAL_SCHEMA = "decodecalc/calibration-journal/1"
+MAX_JOURNAL_BYTES = 64 << 20
 PROTOCOL = (
     "CUDA graphs of 12 to 512 calls, each a layer with its own KV of a pool of 3 GiB and all on one page table, "
     "replayed back to back, median of 5 groups; four KV heads (MLA: one), pages of 16 keys (MLA: 64) in random "
@@ -92,8 +94,8 @@ class MeasurementJournal:
         self.path, self.identity = path, dict(identity)
         self.parts: dict[str, Any] = {}
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            data = read_json(path, MAX_JOURNAL_BYTES, f"journal {path}", rewritten=True)
+        except InputError:
             return
         if isinstance(data, dict) and data.get("schema") == JOURNAL_SCHEMA and data.get("identity") == self.identity:
             self.parts = data.get("parts", {})

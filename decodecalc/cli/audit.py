@@ -11,6 +11,7 @@ import click
 from decodecalc.cli.options import cache_options, engine_options, layer_options, output_options
 from decodecalc.cli.output import emit, write_text
 from decodecalc.cli.progress import Bars
+from decodecalc.files import check_output
 from decodecalc.request import resolve_gpu, resolve_kv, resolve_layers, resolve_opts
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def command(
     if html is not None:
         from decodecalc.tables.audit import audit_page
 
-        write_text(audit_page(found, table), html)
+        page = audit_page(found, table)
+        for path in filter(None, (html, output)):
+            check_output(path)  # before the first is written
+        write_text(page, html)
     emit(table, format_, output)
     return 0 if found.passed else 1
 
@@ -94,7 +98,7 @@ def _known(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
     options: dict[str, Any] = {}
     if values["opts"] or values["batch_invariant"]:
         options = resolve_opts(values["opts"], values["batch_invariant"], list(engine_names()) if everyone else names)
-    kv = resolve_kv(values)
+    kv = resolve_kv(values, layers.model if layers else None)
     known = Known(
         layer_groups=layers.layer_groups if layers else (),
         model_kv_heads=layers.model_kv_heads if layers else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import click
 
 from decodecalc._version import __version__
 from decodecalc.errors import DecodecalcError
+from decodecalc.files import watching_inputs
 
 # Command -> (module under decodecalc.cli, one-line help shown without importing it).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -81,14 +83,21 @@ def main(args: list[str] | None = None) -> None:
     # --debug is accepted anywhere: it is what people add to a command that just failed.
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]
-    sys.exit(run(argv, debug))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal's encoding cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
+    code = run(argv, debug)
+    sys.exit(code or _flushed())
 
 
 def run(argv: list[str], debug: bool = False) -> int:
     """The exit code of one invocation."""
     try:
-        result = cli.main(argv, prog_name="decodecalc", standalone_mode=False)
+        with watching_inputs():
+            result = cli.main(argv, prog_name="decodecalc", standalone_mode=False)
     except (click.exceptions.Exit, SystemExit) as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # click's own way of ending when the reader went away
+            return _reader_went_away()
         code = stop.exit_code if isinstance(stop, click.exceptions.Exit) else stop.code
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
@@ -108,10 +117,18 @@ def run(argv: list[str], debug: bool = False) -> int:
         _say(str(error))
         return error.exit_code
     except BrokenPipeError:
-        # The reader went away (`| head`): nothing to say, and the interpreter's own flush must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except MemoryError:
+        return _reader_went_away()
+    except OSError as error:
+        if debug:
+            raise
+        _say(f"the system refused to read or write: {error}")
+        return 2
+    except (RecursionError, MemoryError) as error:
+        if debug:
+            raise
+        if isinstance(error, RecursionError):
+            _say("the input nests too deeply")
+            return 2
         _say("out of memory; ask for fewer scenarios at once")
         return 2
     except Exception as error:
@@ -122,8 +139,28 @@ def run(argv: list[str], debug: bool = False) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _reader_went_away() -> int:
+    """`| head` has read enough: nothing to say, and the interpreter's own flush must not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _flushed() -> int:
+    """The exit code after what was printed has left the process: 0, or 2 where the system did not take it."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_went_away()
+    except (OSError, ValueError) as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _say(f"cannot write to standard output: {getattr(error, 'strerror', None) or error}")
+        return 2
+    return 0
+
+
 def _say(message: str, ctx: click.Context | None = None) -> None:
-    from decodecalc.tables.text import plain
+    from decodecalc.safetext import plain
 
     lines = [plain(line) for line in message.splitlines()[:3]]
     click.echo("error: " + "\n".join(lines)[:1000], err=True)

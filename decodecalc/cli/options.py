@@ -33,7 +33,11 @@ layer_options = _stack(
     click.option("--as-dense", is_flag=True, help="Plan sparse layers as if every key were read."),
 )
 cache_options = _stack(
-    click.option("--kv-dtype", default="bf16", show_default=True, help="bf16, fp16, fp8, int8, int4, nvfp4, …"),
+    click.option(
+        "--kv-dtype",
+        default=None,
+        help="bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the checkpoint declares, else bf16]",
+    ),
     click.option("--query-dtype", default=None, help="Element type of Q, where it is not bf16."),
     click.option("--page-size", type=int, default=16, show_default=True, help="Keys of a KV page (1: flat index)."),
 )

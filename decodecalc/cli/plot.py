@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
 from decodecalc.cli.options import scenario_options
-from decodecalc.cli.output import write_text
 from decodecalc.engines.registry import SERVED
 from decodecalc.errors import InputError
-from decodecalc.files import write_whole
+from decodecalc.files import check_output, write_together
 from decodecalc.plot import FIGURES, load_figure
 from decodecalc.request import resolve
 from decodecalc.units import parse_counts
@@ -59,11 +59,16 @@ def command(
     rows = [row for each in requests for row in module.rows(each, **options)]
     if not rows:
         raise InputError(f"nothing to draw: no chosen engine can run this {figure} scenario")
+    for path in filter(None, (data, target)):
+        check_output(path)
+    written: dict[str | os.PathLike[str], bytes | str] = {}
     if data is not None:
         kind = "json" if data.endswith(".json") else "csv"
-        write_text(render(Table(f"plot-{figure}", request.inputs, rows), kind), data)
+        written[data] = render(Table(f"plot-{figure}", request.inputs, rows), kind)
     with new_figure(size) as (fig, ax):
         module.draw(fig, ax, rows, request, **options)
         fit_titles(fig, size)
-        write_whole(target, figure_bytes(fig, format))
-    click.echo(f"wrote {target}", err=True)
+        written[target] = figure_bytes(fig, format)
+    write_together(written)
+    for file in written:
+        click.echo(f"wrote {os.fspath(file)}", err=True)

@@ -38,7 +38,7 @@ class Bars:
             return Bar(None, None)
         from rich.markup import escape
 
-        from decodecalc.tables.text import plain
+        from decodecalc.safetext import plain
 
         return Bar(self._progress, self._progress.add_task(escape(plain(label)), total=total, completed=done))
 

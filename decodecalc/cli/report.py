@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import click
 
-from decodecalc.cli.verify import FORMATS, write_report
+from decodecalc.cli.verify import FORMATS, check_outputs, write_report
+from decodecalc.errors import InputError
 
 
 @click.group("report", epilog="Example:  decodecalc report merge shard1.json shard2.json --report verify-h200")
@@ -30,6 +31,12 @@ def merge(files: tuple[str, ...], base: str | None, against: str | None, format_
 
     merged = merge_reports([read_report(path) for path in files])
     if against:
-        merged = replace(merged, comparison=compare(merged.rows, read_report(against).rows))
-    write_report(merged, base, format_, output)
+        merged = replace(
+            merged, comparison=compare(merged.rows, read_report(against).rows, not merged.inputs.get("shard"))
+        )
+    check_outputs(base, output)
+    try:
+        write_report(merged, base, format_, output)
+    except (AttributeError, KeyError, TypeError) as error:  # a field that no run of ours writes like this
+        raise InputError(f"a report holds a field of another kind than verify writes: {str(error)[:100]}") from None
     return 0 if merged.passed else 1

@@ -61,35 +61,55 @@ def command(**values: Any) -> None:
     columns = list(DEFAULT_COLUMNS)
     if values["select"]:
         names = [n.strip() for n in values["select"].split(",") if n.strip()]
-        columns = [c for n in names for c in ((*DEFAULT_COLUMNS, *TIME) if n == "time" else (n,))]
+        alone = names == ["time"]  # `time` by itself adds to the usual columns; among others it is its own column
+        columns = [c for n in names for c in ((*DEFAULT_COLUMNS, *TIME) if alone else TIME if n == "time" else (n,))]
+        columns = list(dict.fromkeys(columns))
         for name in columns:
             if name not in COLUMNS:
                 raise UnknownNameError("column", name, COLUMNS)
     kind = _kind(values["output"])
     first, last = scenario_range(axes, shard)
     top = Top(values["top"]) if values["top"] else None
-    key = json.dumps({k: v for k, v in sorted(values.items()) if k not in ("output", "shard")}, default=str)
+    key = _key(axes, values)
     if top:
         _top(axes, top, columns, values, shard, (first, last), kind)
         return
     header = shard is None or shard[0] == 1
-    writer = writer_for(kind, columns, values["output"], first=first, header=header, key=key)
+    writer = writer_for(kind, columns, values["output"], numbers=(first, last), header=header, key=key, shard=shard)
     start = max(writer.position, first)
+    note = _note()
+    chunks = 0
     with Bars() as bars:
         bar = bars.add("sweep", last - first, start - first)
         try:
-            for position, chunk in sweep(axes, where=values["where"], shard=shard, start=start, on_note=_note()):
+            for position, chunk in sweep(axes, where=values["where"], shard=shard, start=start, on_note=note):
                 writer.write(chunk, position)
+                chunks += 1
                 bar.at(position - first)
         except KeyboardInterrupt:
+            writer.pause()
             if values["output"]:
-                click.echo(
-                    f"interrupted; {values['output']} holds what was finished, the same command goes on", err=True
-                )
+                where = getattr(writer, "partial", None) or values["output"]
+                click.echo(f"interrupted; {where} holds what was finished, the same command goes on", err=True)
             raise
+    if not chunks and shard is None and start == first:
+        writer.abandon()
+        raise InputError("no chosen engine runs any of these scenarios: see the lines above")
     writer.finish()
     if values["output"]:
         click.echo(f"wrote {values['output']} ({last - first} scenarios)", err=True)
+
+
+def _key(axes: Any, values: dict[str, Any]) -> str:
+    """What the rows of a sweep follow from: the options, what the models and GPUs hold, and this program's version."""
+    import hashlib
+
+    from decodecalc._version import __version__
+
+    asked = {k: v for k, v in sorted(values.items()) if k not in ("output", "shard")}
+    made_of = [model.to_dict() for model in axes.models] + [gpu.to_dict() for gpu in axes.gpus]
+    text = json.dumps([__version__, asked, made_of], default=str, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _top(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from decodecalc.cli.options import batch_options, cache_options, engine_options,
 from decodecalc.cli.output import emit, write_text
 from decodecalc.cli.verify_display import LiveDisplay
 from decodecalc.errors import InputError
-from decodecalc.files import write_whole
+from decodecalc.files import check_output, write_together
 from decodecalc.request import resolve_batches, resolve_gpu, resolve_kv, resolve_layers, resolve_opts
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def command(**values: Any) -> int:
         from decodecalc.verify.report.files import read_report
 
         before = read_report(values["against"])  # before hours of work, not after
+    check_outputs(values["base"], values["output"])
     ranks = Ranks.from_environment()
     interpreted = values["kind"] == "interpreter"
     scenarios, label = _scenarios(values, interpreted)
@@ -188,7 +190,8 @@ def _scenarios(values: dict[str, Any], interpreted: bool) -> tuple[list[Scenario
         usual = "tiny" if interpreted else "engines" if values["kernel"] == "own" else "quick"
         suite = values["suite"] or usual
         return suite_scenarios(suite, engines), {"suite": suite, "engines": engines}
-    layers, batches, kv = resolve_layers(values), resolve_batches(values), resolve_kv(values)
+    layers, batches = resolve_layers(values), resolve_batches(values)
+    kv = resolve_kv(values, layers.model)
     name = f"{layers.label}/tp{layers.tp}"
     found = [
         Scenario(
@@ -235,6 +238,12 @@ def _dry_run(
     return 0
 
 
+def check_outputs(base: str | None, output: str | None) -> None:
+    """InputError before the work where a file could not be written after it."""
+    for path in ([f"{base}.json"] if base else []) + ([output] if output else []):
+        check_output(path)
+
+
 def write_report(report: Report, base: str | None, format_: str, output: str | None) -> None:
     """BASE's files when there is a base; the asked format to the output, or to stdout."""
     from decodecalc.tables.verify import html_page, markdown, terminal_text, verify_table
@@ -248,11 +257,17 @@ def write_report(report: Report, base: str | None, format_: str, output: str | N
         from os.path import basename
 
         files = {caption: f"{basename(base)}.{name}.svg" for name, (_, caption) in pictures.items()}
-        for name, (svg, _) in pictures.items():
-            write_whole(f"{base}.{name}.svg", svg)
-        write_whole(f"{base}.json", report.to_json())
-        write_whole(f"{base}.md", markdown(report, files))
-        write_whole(f"{base}.html", html_page(report, list(pictures.values())))
+        files_of_base: dict[str | os.PathLike[str], bytes | str] = {
+            f"{base}.{name}.svg": svg for name, (svg, _) in pictures.items()
+        }
+        files_of_base.update(
+            {
+                f"{base}.json": report.to_json(),
+                f"{base}.md": markdown(report, files),
+                f"{base}.html": html_page(report, list(pictures.values())),
+            }
+        )
+        write_together(files_of_base)
         click.echo(f"wrote {base}.json, .md, .html", err=True)
     if format_ == "json":
         write_text(report.to_json(), output)

@@ -40,7 +40,7 @@ class LiveDisplay:
         counts = self._counts.setdefault(finding.claim, {})
         counts[finding.verdict] = counts.get(finding.verdict, 0) + 1
         if self._verbose:
-            from decodecalc.tables.text import plain
+            from decodecalc.safetext import plain
             from decodecalc.tables.verify import amount
 
             q = finding.first
@@ -76,7 +76,7 @@ class LiveDisplay:
         from rich.table import Table
         from rich.text import Text
 
-        from decodecalc.tables.text import plain
+        from decodecalc.safetext import plain
         from decodecalc.verify.claims.claim import CLAIMS, VERDICTS
 
         table = Table(box=None, pad_edge=False)

@@ -29,6 +29,7 @@ from decodecalc.cost.parameters import (
     Variant,
 )
 from decodecalc.errors import InputError
+from decodecalc.files import read_json, write_whole
 
 SCHEMA = "decodecalc/calibration/3"
 MAX_FILE_BYTES = 16 << 20
@@ -84,14 +85,7 @@ class Calibration:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file whole: beside its place, then moved into it. InputError when it cannot be written."""
-        target = os.fspath(path)
-        part = f"{target}.part"
-        try:
-            with open(part, "w", encoding="utf-8") as file:
-                file.write(_on_lines(self.to_dict()))
-            os.replace(part, target)
-        except OSError as error:
-            raise InputError(f"cannot write calibration {target}: {error.strerror or error}") from None
+        write_whole(path, _on_lines(self.to_dict()), f"calibration {os.fspath(path)}")
 
 
 def _on_lines(data: dict[str, Any]) -> str:
@@ -140,19 +134,7 @@ class OnDemand(Mapping[Variant, Values]):
 def read_calibration(path: str) -> Calibration:
     """A calibration file. InputError says what is wrong with it."""
     where = f"calibration {path!r:.200}"
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InputError(f"{where}: larger than 16 MiB, which no calibration is")
-    try:
-        data = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{where}: not JSON ({str(error)[:80]}): a calibration comes from `decodecalc calibrate`"
-        ) from None
+    data = read_json(path, MAX_FILE_BYTES, where, "a calibration comes from `decodecalc calibrate`")
     return parse_calibration(data, where)
 
 

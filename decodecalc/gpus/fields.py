@@ -79,7 +79,7 @@ def check_field(name: str, value: Any, where: str = "GPU") -> Any:
     if spec.kind == "text":
         if not _is_text(value):
             raise InputError(f"{where}: {name} must be 1 to 200 printable characters, not {shown(value)}")
-        return value
+        return _vendor(value, where) if name == "vendor" else value
     if spec.kind == "names":
         if not isinstance(value, (list, tuple)) or not all(map(_is_text, value)):
             raise InputError(f"{where}: {name} must be a list of texts, not {shown(value)}")
@@ -93,6 +93,17 @@ def check_field(name: str, value: Any, where: str = "GPU") -> Any:
             f"{where}: {name} is {shown(number)}, outside {spec.low:g} to {spec.high:g} {spec.unit}".rstrip() + remedy
         )
     return number
+
+
+VENDORS = ("NVIDIA", "AMD", "Intel")
+
+
+def _vendor(value: str, where: str) -> str:
+    """The vendor as the rules spell it: which kernels a device can run depends on it."""
+    for vendor in VENDORS:
+        if value.strip().lower() == vendor.lower():
+            return vendor
+    raise InputError(f"{where}: vendor must be one of {', '.join(VENDORS)}, not {shown(value)}")
 
 
 def _is_text(value: Any) -> bool:

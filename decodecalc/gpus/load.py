@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.files import read_bounded
 from decodecalc.gpus.fields import FIELDS, shown
 from decodecalc.gpus.gpu import Gpu
 from decodecalc.gpus.table import FieldInfo, find_name, is_name, table_fields, table_gpu
@@ -94,19 +95,9 @@ def _from_file(path: str) -> Gpu:
     if suffix not in (".json", ".toml"):
         raise InputError(f"{where}: its name must end in .json or .toml (or give a GPU name: `decodecalc gpus`)")
     try:
-        with open(path, "rb") as file:
-            raw = file.read(_MAX_FILE_BYTES + 1)
-        if len(raw) > _MAX_FILE_BYTES:
-            raise InputError(f"{where}: larger than 1 MiB, which no GPU file is")
-        text = raw.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read: {error.strerror or error}") from None
+        text = read_bounded(path, _MAX_FILE_BYTES, where).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{where}: not UTF-8 text") from None
-    except ValueError as error:  # a path with a NUL character
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{where}: cannot be read: {error}") from None
     try:
         data = _parse_toml(text) if suffix == ".toml" else _parse_json(text)
     except (ValueError, RecursionError) as error:

@@ -273,6 +273,14 @@ class LaunchPlan(Shown):
         return next((k for k in self.kernels if k.role == "merge"), None)
 
     @property
+    def working_blocks(self) -> int:
+        """Live blocks of stage 1 that compute on keys: under a window some only write a neutral partial state."""
+        s = self.splits
+        if s.working == s.live:
+            return self.live_blocks
+        return min(self.live_blocks, sum(b * n for b, n in zip(self.blocks_per_split, s.working, strict=True)))
+
+    @property
     def live_blocks(self) -> int:
         """Stage-1 blocks that do work."""
         return self.stage1.live_blocks

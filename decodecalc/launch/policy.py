@@ -97,10 +97,20 @@ class Policy:
                 "sparse_layer",
             )
 
+    def check_device(self, gpu: Gpu) -> None:
+        """GateError (`other_vendor`) where the kernel does not exist for devices of the GPU's vendor."""
+        if gpu.vendor is not None and gpu.vendor not in self.traits.vendors:
+            raise GateError(
+                f"{self.name}: its kernel runs on {' and '.join(self.traits.vendors)} devices; {gpu.label} is one of "
+                f"{gpu.vendor}",
+                "other_vendor",
+            )
+
     def on_layer(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
     ) -> tuple[Batches, Launches]:
         """`launches` for a layer that may be sparse, together with the batches as its kernel sees them."""
+        self.check_device(gpu)
         self.check_layer(geo)
         seen, kv = batches.seen_by(geo), self.cache_of(kv)
         found = self.launches(geo, seen, kv, gpu, options, version)
@@ -167,6 +177,7 @@ class Policy:
 
         Raises GateError (`sparse_layer`) for a sparse layer where the engine reads whole sequences only.
         """
+        self.check_device(gpu)
         self.check_layer(geo)
         batch, kv = batch.seen_by(geo), self.cache_of(kv)
         chosen = self.version(version)

@@ -75,6 +75,9 @@ class Traits:
     """The option that takes the longest length that a server allows, where a captured launch follows that length."""
     longest_in_pages: bool = False
     """Whether that option counts pages instead of keys."""
+    vendors: tuple[str, ...] = ("NVIDIA", "AMD")
+    """Vendors of the devices that the kernel can run on at all; a policy refuses single devices of theirs itself. A
+    device of no vendor is taken for one of these."""
     sparse: bool = False
     """Whether the kernel reads lists of gathered keys. It then plans sparse layers, and `Batches` counts the entries of
     the lists."""

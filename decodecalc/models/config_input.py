@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import stat
 import sys
 from pathlib import Path
 from typing import Any
 
-from decodecalc.errors import ModelConfigError
+from decodecalc.errors import InputError, ModelConfigError
+from decodecalc.files import MAX_DIGITS, read_bounded
 
 MAX_CONFIG_BYTES = 16 << 20
 """A config.json has a few kB. The largest public one seen, with quantization lists, is below 1 MB."""
-
-MAX_DIGITS = 64
 
 
 def parse_config(data: bytes, where: str) -> dict[str, Any]:
@@ -47,17 +45,12 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         if path.is_dir():
             path = path / "config.json"
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelConfigError(f"{path} is not a regular file (pipe a configuration in with '-')")
-        if status.st_size > MAX_CONFIG_BYTES:
-            size = status.st_size / 1e6
-            raise ModelConfigError(f"{path} is {size:.0f} MB; a config.json is at most {MAX_CONFIG_BYTES >> 20} MiB")
-        with path.open("rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-    except FileNotFoundError:
-        raise ModelConfigError(f"no such file: {path}") from None
-    except (OSError, ValueError) as error:
+        if not path.exists():
+            raise ModelConfigError(f"no such file: {path}")
+        data = read_bounded(path, MAX_CONFIG_BYTES, f"configuration {str(path)[:200]}")
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte; InputError is one too
+        if isinstance(error, InputError):
+            raise ModelConfigError(f"{error} (or pipe the configuration in and name it '-')") from None
         reason = getattr(error, "strerror", None) or error
         raise ModelConfigError(f"cannot read {str(path)[:200]!r}: {reason}") from None
     return parse_config(data, str(path))

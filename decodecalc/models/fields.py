@@ -56,17 +56,19 @@ ALIASES: dict[str, tuple[str, ...]] = {
 class Fields:
     """One configuration (its text part), read with type checks. Collects `warnings` on the way.
 
-    `nested` says that the text part sits inside a multimodal configuration: only there does transformers leave
-    out fields that equal their class default when it saves.
+    `read` holds the names that were asked for. `nested` says that the text part sits inside a multimodal
+    configuration: only there does transformers leave out fields that equal their class default when it saves.
     """
 
     def __init__(self, config: Mapping[str, Any], model_type: str, default_type: str, nested: bool = False) -> None:
         self.config, self.model_type, self.nested = config, model_type, nested
         self.warnings: list[str] = []
+        self.read: set[str] = set()
         self._default_type = default_type
 
     def raw(self, name: str) -> Any:
         """The value as it stands: None when null or absent."""
+        self.read.add(name)
         return self.config.get(name)
 
     def is_stated(self, concept: str) -> bool:
@@ -78,6 +80,7 @@ class Fields:
 
         The use of a default is recorded as a warning unless `quiet`.
         """
+        self.read.update(_names(concept))
         for name in _names(concept):
             if self.config.get(name) is not None:
                 return self.config[name]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from decodecalc.errors import DecodecalcError, InputError, ModelConfigError
 from decodecalc.geometry import Gather, Geometry
 from decodecalc.models.blocks import block_layers
+from decodecalc.models.declared import declared_kv_dtype
 from decodecalc.models.fields import MAX_LAYERS, Fields, whole
 from decodecalc.models.heads import Heads, heads_per_layer, layer_overrides, model_heads
 from decodecalc.models.latent import compressed_plan, is_compressed, latent_heads
@@ -15,6 +16,7 @@ from decodecalc.models.layer_types import CHUNKED, FULL, NONE, SLIDING, SPARSE, 
 from decodecalc.models.model import LayerGroup, Model
 from decodecalc.models.sparse import compressed_gather, gather_of, unknown_budget
 from decodecalc.models.text_config import text_fields
+from decodecalc.models.unread import unread_settings, warning_of
 from decodecalc.models.weights import states_of, weights_of
 from decodecalc.models.windows import plan_windows
 
@@ -83,6 +85,10 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         count = whole("num_kv_shared_layers", shared, 0, MAX_LAYERS)
         notes.append(f"the last {count} layers read the cache of earlier layers: they store no keys of their own")
         shared_layers = frozenset(range(max(len(layers) - count, 0), len(layers)))
+    kv_dtype, unknown_kv = declared_kv_dtype(fields, config)
+    fields.warnings += [unknown_kv] if unknown_kv else []
+    unread = unread_settings(fields)
+    fields.warnings += [warning_of(unread)] if unread else []
     return Model(
         name=name or _own_name(config) or fields.model_type,
         model_type=fields.model_type,
@@ -98,6 +104,7 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         states=states_of(fields, words),
         hidden_size=fields.count("hidden", quiet=True),
         shared_layers=shared_layers,
+        kv_dtype=kv_dtype,
     )
 
 
@@ -225,10 +232,23 @@ def _group_name(layer: _Layer, distinct: list[_Layer], total: int) -> str:
     return label
 
 
+# Switches that add one learned logit per query head in every layer, under the names in use.
+_LEARNED_SINKS = (
+    "learnable_sink",
+    "learned_sink",
+    "use_attention_sink",
+    "use_attention_sinks",
+    "attention_sinks",
+    "attn_sinks",
+)
+
+
 def _sink_kinds(fields: Fields) -> frozenset[str]:
     """Kinds of layers whose softmax has a learned sink per query head."""
     if fields.model_type == "gpt_oss":
         return frozenset((FULL, SLIDING))
+    if any(fields.raw(name) is True for name in _LEARNED_SINKS):
+        return frozenset((FULL, SLIDING, SPARSE, CHUNKED))
     kinds = []
     if fields.flag("add_full_attention_sink_bias"):  # MiMo-V2
         kinds.append(FULL)

@@ -147,6 +147,8 @@ class Model(Shown):
     """Width of the residual stream; None where the configuration does not state it."""
     shared_layers: frozenset[int] = field(default=frozenset(), repr=False)
     """Layers that read the cache of earlier ones and store no keys of their own."""
+    kv_dtype: str | None = None
+    """Element type of the KV cache that the checkpoint declares, which servers take for `auto`; None without one."""
 
     @property
     def attention_layers(self) -> int:
@@ -158,6 +160,20 @@ class Model(Shown):
         """MHA, GQA, MQA or MLA when all layers agree, else `mixed`."""
         kinds = {group.geometry.kind for group in self.layer_groups}
         return kinds.pop() if len(kinds) == 1 else "mixed"
+
+    def stored_layers(self, group: LayerGroup) -> int:
+        """Layers of a group that store keys of their own."""
+        return group.layers - len(self.shared_layers.intersection(group.layer_indices))
+
+    def replicas(self, group: LayerGroup, tp: int) -> int:
+        """Ranks that hold the same KV head of a layer group at tensor-parallel degree `tp`.
+
+        >>> from decodecalc.models import load_model
+        >>> model = load_model("llama3-8b")
+        >>> model.replicas(model.layer_groups[0], 8), model.replicas(model.layer_groups[0], 16)
+        (1, 2)
+        """
+        return tp if group.geometry.mla else max(1, tp // group.geometry.kv_heads)
 
     def valid_tp(self) -> list[int]:
         """Tensor-parallel degrees that fit every layer group.
@@ -198,6 +214,7 @@ class Model(Shown):
             "layer_groups": [group.to_dict() for group in self.layer_groups],
             "kv_heads": self.kv_heads,
             "max_position": self.max_position,
+            "kv_dtype": self.kv_dtype,
             "valid_tp": self.valid_tp(),
             "source": self.source,
             "warnings": list(self.warnings),

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.errors import InputError
+from decodecalc.files import read_json
 
 if TYPE_CHECKING:
     from decodecalc.batch import Batch
     from decodecalc.geometry import Geometry
 
+MAX_FILE_BYTES = 256 << 20
+
 
 def report_rows(path: str) -> list[dict[str, Any]]:
     """Rows of a verify report (JSON). InputError when the file is something else."""
+    report = read_json(path, MAX_FILE_BYTES, f"report {path!r:.200}", "give a file that `decodecalc verify` wrote")
     try:
-        with open(path, encoding="utf-8") as file:
-            report = json.load(file)
         if not str(report["schema"]).startswith("decodecalc/verify/"):
             raise InputError(f"{path} is not a verify report: its schema is {report['schema']!r:.60}")
         return [r for r in report["rows"] if isinstance(r, dict)]
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise InputError(f"{path} is not a verify report: {str(error)[:80]}") from None
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
+MAX_FAMILIES = 100_000  # each is an object of its own; batches, contexts and query lengths are arrays
+
+
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Values of every axis of a sweep; their product is swept."""
@@ -89,6 +92,15 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
     """All families in order, and a note for every (model, TP) that does not shard."""
     found: list[Family] = []
     skipped: list[str] = []
+    count = len(axes.engines)
+    for name in ("models", "tps", "gpus", "kv_dtypes", "page_sizes"):
+        count *= len(getattr(axes, name))
+    count *= max(1, len(axes.splits))
+    if count > MAX_FAMILIES:
+        raise InputError(
+            f"models x TP x GPUs x engines x dtypes x pages x splits are {count} combinations, more than "
+            f"{MAX_FAMILIES}: sweep fewer of them at a time"
+        )
     for model in axes.models:
         for tp in axes.tps:
             try:

@@ -19,7 +19,8 @@ CONSTANT = (
     "kv_dtype", "page_size",
 )  # fmt: skip
 LAUNCH = (
-    "batch", "context", "q_len", "path", "grid", "launched_blocks", "live_blocks", "unsplit_blocks", "sm_count",
+    "batch", "context", "q_len", "path", "grid", "launched_blocks", "live_blocks", "working_blocks", "unsplit_blocks",
+    "sm_count",
     "sm_coverage", "waves", "splits_requested", "splits_launched", "splits_live", "splits_working", "tile_keys",
     "s_star", "merge_grid", "scratch_bytes",
 )  # fmt: skip
@@ -153,7 +154,15 @@ _MAKERS: dict[str, Callable[[Chunk], Any]] = {
     "total_s": _predicted,
     **{
         name: lambda c, name=name: getattr(c.occupancy, name)  # type: ignore[misc]
-        for name in ("launched_blocks", "live_blocks", "unsplit_blocks", "sm_coverage", "waves", "s_star")
+        for name in (
+            "launched_blocks",
+            "live_blocks",
+            "working_blocks",
+            "unsplit_blocks",
+            "sm_coverage",
+            "waves",
+            "s_star",
+        )
     },
     **{name: lambda c, name=name: getattr(c.traffic, name) for name in TRAFFIC},  # type: ignore[misc]
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from decodecalc.errors import GateError, check_type
+from decodecalc.errors import InputError, check_type
 from decodecalc.intmath import IntArray
 from decodecalc.launch.arrays import Batches
 from decodecalc.models import LayerGroup
@@ -71,7 +71,7 @@ def _chunk(axes: Axes, family: Family, first: int, last: int, note: Callable[[st
         batches, launches = family.policy.on_layer(
             group.geometry, batches, family.kv, family.gpu, family.options, family.version
         )
-    except GateError as refused:
+    except InputError as refused:
         note(f"{family.policy.name} does not run {family.model} TP {family.tp} {group.name} layers: {refused}")
         return None
     chunk = Chunk(family, last - first, batches, launches)

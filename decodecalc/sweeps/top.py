@@ -11,7 +11,7 @@ from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.sweeps.columns import COLUMNS, Chunk
 from decodecalc.sweeps.writers import LIST_COLUMNS, TEXT_COLUMNS
 
-_FORM = re.compile(r"^\s*(\d+)\s+by\s+(-?)(\w+)\s*$")
+_FORM = re.compile(r"^\s*([0-9]+)\s+by\s+(-?)(\w+)\s*$")
 MOST = 100_000
 
 
@@ -20,7 +20,7 @@ class Top:
 
     def __init__(self, text: str) -> None:
         match = _FORM.match(text)
-        if not match or not 1 <= int(match[1]) <= MOST:
+        if not match or len(match[1]) > len(str(MOST)) or not 1 <= int(match[1]) <= MOST:
             raise InputError(
                 f"--top {text[:40]!r}: write N by COLUMN, for example '20 by -sm_coverage' (N up to {MOST})"
             )

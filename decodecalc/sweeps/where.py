@@ -40,6 +40,8 @@ _ALLOWED: tuple[Any, ...] = (
     *_COMPARE,
 )
 MAX_LENGTH = 1000
+MOST = (1 << 63) - 1
+LISTS = ("grid", "merge_grid")
 
 
 class Filter:
@@ -60,6 +62,12 @@ class Filter:
             if name not in known:
                 raise UnknownNameError("column in --where", name, known)
         self._check(self._body)
+        if self._has_lists(self._body):
+            raise InputError("--where: a grid is a list of numbers: compare launched_blocks or live_blocks instead")
+
+    @staticmethod
+    def _has_lists(body: ast.expr) -> bool:
+        return any(isinstance(node, ast.Name) and node.id in LISTS for node in ast.walk(body))
 
     def _check(self, node: ast.AST) -> None:
         for child in ast.walk(node):
@@ -68,13 +76,18 @@ class Filter:
                     f"--where: {type(child).__name__} is not allowed; use column names, numbers, strings, comparisons, "
                     "arithmetic, and / or / not, in"
                 )
+            if isinstance(child, ast.Constant) and not isinstance(child.value, (bool, int, float, str, type(None))):
+                raise InputError(f"--where: {str(child.value)[:40]!r} is neither a number nor text")
+            if isinstance(child, ast.Constant) and isinstance(child.value, int) and abs(child.value) > MOST:
+                raise InputError(f"--where: a whole number is at most {MOST}")
 
     def mask(self, get: Callable[[str], Any]) -> Any:
         """True where the expression holds: a bool or a bool array."""
         try:
-            value = self._value(self._body, get)
-        except (TypeError, ZeroDivisionError, ValueError) as error:
-            raise InputError(f"--where: {error}") from None
+            with np.errstate(all="ignore"):  # a division by zero is no number, and no comparison with it holds
+                value = self._value(self._body, get)
+        except (TypeError, ArithmeticError, ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"--where: {str(error)[:100] or type(error).__name__}") from None
         if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, np.ndarray) and value.dtype == bool):
             raise InputError("--where: the expression must be true or false, for example live_blocks < sm_count")
         return value
@@ -87,12 +100,12 @@ class Filter:
         if isinstance(node, (ast.Tuple, ast.List)):
             return [self._value(item, get) for item in node.elts]
         if isinstance(node, ast.BinOp):
-            return _BINARY[type(node.op)](self._value(node.left, get), self._value(node.right, get))
+            return _arithmetic(type(node.op), self._value(node.left, get), self._value(node.right, get))
         if isinstance(node, ast.UnaryOp):
             inner = self._value(node.operand, get)
             if isinstance(node.op, ast.Not):
                 return np.logical_not(inner)
-            return -inner if isinstance(node.op, ast.USub) else inner
+            return _arithmetic(ast.Sub, 0, inner) if isinstance(node.op, ast.USub) else _arithmetic(ast.Add, 0, inner)
         if isinstance(node, ast.BoolOp):
             join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
             out = self._value(node.values[0], get)
@@ -104,6 +117,40 @@ class Filter:
         holds: Any = True
         for op, right_node in zip(node.ops, node.comparators):
             right = self._value(right_node, get)
-            holds = np.logical_and(holds, _COMPARE[type(op)](left, right))
+            holds = np.logical_and(holds, _compared(type(op), left, right))
             left = right
         return holds
+
+
+def _arithmetic(op: type[ast.operator], left: Any, right: Any) -> Any:
+    """Numbers with numbers; a missing value stays missing."""
+    if left is None or right is None:
+        return None
+    for value in (left, right):
+        if isinstance(value, (str, list)) or (isinstance(value, np.ndarray) and value.dtype == object):
+            raise InputError("--where: arithmetic is for numbers")
+    # As floats, numbers beyond 2^53 lose their last digits and none is ever too large.
+    if op in (ast.Mult, ast.Add, ast.Sub) and not isinstance(left, np.ndarray) and not isinstance(right, np.ndarray):
+        return _BINARY[op](float(left), float(right))
+    if op in (ast.Div, ast.FloorDiv, ast.Mod):
+        left, right = np.asarray(left, dtype=float), np.asarray(right, dtype=float)
+    found = _BINARY[op](left, right)
+    return (
+        found.item() if isinstance(found, np.generic) or (isinstance(found, np.ndarray) and found.ndim == 0) else found
+    )
+
+
+def _compared(op: type[ast.cmpop], left: Any, right: Any) -> Any:
+    """A comparison; with a missing value only `==` and `!=` can hold."""
+    if op in (ast.In, ast.NotIn):
+        if not isinstance(right, list) or any(isinstance(item, (list, np.ndarray)) for item in right):
+            raise InputError("--where: `in` takes a list of plain values, for example batch in (1, 2)")
+        return _COMPARE[op](left, right)
+    if isinstance(left, list) or isinstance(right, list):
+        raise InputError("--where: a list goes with `in` only")
+    if (left is None or right is None) and op not in (ast.Eq, ast.NotEq):
+        return False
+    if left is None or right is None:
+        same = left is None and right is None
+        return same if op is ast.Eq else not same
+    return _COMPARE[op](left, right)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.safetext import plain
 from decodecalc.tables.html import Details, Section, page
 from decodecalc.tables.table import Column, Table, cell, grid_text, percent
-from decodecalc.tables.text import plain
 from decodecalc.trace.events import dim3
 from decodecalc.trace.kernel_names import function_name
 from decodecalc.units import human_rate, human_seconds

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 NOTES = (
     "S req, launch, live: splits that the rule asked for, that the grid has, that have keys to read.",
-    "coverage: share of the SMs that get a live block; S*: splits whose first wave covers the SMs (not the fastest).",
+    "coverage: share of the SMs that get a block with keys to compute on; S*: splits whose first wave covers the SMs "
+    "(not the fastest).",
 )
 
 
@@ -40,7 +41,7 @@ def grid_table(request: Request) -> Table:
     notes = list(NOTES)
     if any(r["default_of"] for r in rows):
         notes.append("default of: servers whose newest release runs this engine here by itself.")
-    notes += _flips(request) if len(s.engines) <= 2 else []
+    notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(set(cases)) == 1:
         notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
     if len(rows) <= 4 and len(s.engines) <= 2:
@@ -91,6 +92,7 @@ def _row(item: Planned) -> dict[str, Any]:
         "grid": list(plan.stage1.grid),
         "launched_blocks": o.launched_blocks,
         "live_blocks": o.live_blocks,
+        "working_blocks": o.working_blocks,
         "unsplit_blocks": o.unsplit_blocks,
         "sm_count": o.sm_count,
         "sm_coverage": o.sm_coverage,
@@ -174,24 +176,38 @@ def _invariance(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _flips(request: Request) -> list[str]:
-    """At which batch the path changes, for each engine, layer group and context."""
+def _flips(request: Request, rows: list[dict[str, Any]]) -> list[str]:
+    """At which batch the path changes, for each engine, layer group, context and query length that has rows.
+
+    Of batches whose requests are alike only: what a ragged one does says nothing about other batch sizes.
+    """
     s = request.scenarios
+    steps = dict.fromkeys((b.max_seq_len, b.max_q_len) for b in s.batches if b.is_uniform)
+    several = len({q for _, q in steps}) > 1
     lines: list[str] = []
     for policy, version in s.engines:
+        release = policy.version(version).name
         for group in s.layer_groups:
-            for context in dict.fromkeys(b.max_seq_len for b in s.batches):
+            for context, q_len in steps:
+                step = (policy.name, release, group.name, context, q_len)
+                if not any(
+                    (r["engine"], r["version"], r["layer_group"], r["context"], r["q_len"]) == step for r in rows
+                ):
+                    continue  # the engine refuses these layers, which the notes below say
                 options = s.options_of(policy)
-                flip = first_split_change(policy, group.geometry, s.kv, s.gpu, options, version, context)
+                flip = first_split_change(policy, group, s.kv, s.gpu, options, version, context, q_len)
                 if flip is not None:
                     name = policy.name + (f", {group.name} layers" if len(s.layer_groups) > 1 else "")
-                    lines.append(f"{name}: at {context} keys the path changes from batch {flip - 1} to {flip}")
+                    at = f"{context} keys" + (f" and {q_len} query tokens" if several else "")
+                    lines.append(f"{name}: at {at} the path changes from batch {flip - 1} to {flip}")
     return list(dict.fromkeys(lines))
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     def varies(key: str) -> bool:
         return len({str(r.get(key)) for r in rows}) > 1
+
+    idle = any(r.get("working_blocks") != r.get("live_blocks") for r in rows)  # live, and outside the window
 
     def splits(value: Any) -> str:
         return summary(value) if isinstance(value, list) else cell(value)
@@ -209,6 +225,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("grid", "grid", grid_text, align="left", rank=0),
         Column("launched_blocks", "blocks", rank=2),
         Column("live_blocks", "live blocks", rank=0),
+        *([Column("working_blocks", "working", rank=0)] if idle else []),
         Column("sm_coverage", "coverage", percent, rank=0),
         Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
         Column("splits_requested", "S req", splits),

@@ -12,8 +12,8 @@ from html import escape
 from typing import Any
 
 from decodecalc._version import __version__
+from decodecalc.safetext import plain
 from decodecalc.tables.table import Table
-from decodecalc.tables.text import plain
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --good: #18794e; --bad: #c62828; }

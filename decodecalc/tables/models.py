@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from decodecalc.kvcache import KvCache
 from decodecalc.models import load_model, zoo_entries
+from decodecalc.sanity import replication_lines
 from decodecalc.tables.table import Column, Table
 
 SPARSE_NOTES = (
@@ -46,8 +49,9 @@ def model_table(spec: str, tp: int) -> Table:
     model = load_model(spec)
     rank = model.shard(tp)
     bf16 = KvCache()
-    rows = []
-    for group in rank.layer_groups:
+    declared = KvCache(model.kv_dtype) if model.kv_dtype else bf16
+    rows: list[dict[str, Any]] = []
+    for whole, group in zip(model.layer_groups, rank.layer_groups, strict=True):
         geometry, gather = group.geometry, group.geometry.gather
         indexer = None if gather is None else gather.indexer
         rows.append(
@@ -68,18 +72,42 @@ def model_table(spec: str, tp: int) -> Table:
                 "sinks": geometry.sinks,
                 "kv_elements_per_key": geometry.kv_elements_per_key,
                 "kv_bytes_per_key_bf16": bf16.bytes_per_key(geometry),
+                "stored_layers": model.stored_layers(whole),
+                "kv_replicas": model.replicas(whole, tp),
             }
         )
+    longest = f"; longest context {model.max_position}" if model.max_position else ""
     heading = [
-        f"{model.name} ({model.model_type}): {model.total_layers} layers, {model.attention_layers} softmax attention",
+        f"{model.name} ({model.model_type}): {model.total_layers} layers, {model.attention_layers} softmax attention"
+        + longest,
         f"valid tp: {', '.join(map(str, model.valid_tp()))}; shown: one rank at tp {tp}",
         f"source: {model.source}",
     ]
     notes = [f"warning: {w}" for w in model.warnings] + list(model.notes)
+    stored = None
+    if not any(row["compress_ratio"] for row in rows):
+        stored = sum(row["stored_layers"] * row["kv_elements_per_key"] for row in rows) * declared.element_bytes
+        read = sum(row["layers"] * row["kv_elements_per_key"] for row in rows) * declared.element_bytes
+        sharing = sum(row["layers"] - row["stored_layers"] for row in rows)
+        notes.append(
+            f"KV cache of one token on this rank ({declared.dtype}"
+            f"{', as the checkpoint declares' if model.kv_dtype else ''}): {stored:.0f} B stored over all layers"
+            + (f"; all layers read {read:.0f} B, since {sharing} of them read what others store" if sharing else "")
+            + (", index keys not counted" if any(row["indexer"] for row in rows) else "")
+        )
+    notes += replication_lines(model, tp)
     if any(group.geometry.gather for group in rank.layer_groups):
         notes += list(SPARSE_NOTES)
     columns = [
         Column(k, k.replace("_", " "), align="left" if k in ("layer_group", "kind") else "right") for k in rows[0]
     ]
-    inputs = {"model": model.name, "tp": tp, "valid_tp": model.valid_tp(), "warnings": list(model.warnings)}
+    inputs = {
+        "model": model.name,
+        "tp": tp,
+        "valid_tp": model.valid_tp(),
+        "max_position": model.max_position,
+        "kv_dtype": model.kv_dtype,
+        "stored_bytes_per_token": stored,
+        "warnings": list(model.warnings),
+    }
     return Table("models", inputs, rows, columns, heading, notes)

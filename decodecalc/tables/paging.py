@@ -38,6 +38,7 @@ def paging_table(request: Request, allocator_page: int | None, page_ids: str | N
         )
     if page_ids is not None:
         ids = parse_counts(page_ids, "--page-ids")
+        check_rows(len(ids) * ratio, "kernel pages", "give fewer --page-ids")
         expanded = expand_page_ids(ids, ratio)
         notes.append(f"allocator pages {ids} are kernel pages {expanded}")
         for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decodecalc.csvtext import csv_lines
+from decodecalc.safetext import json_safe, markdown_safe, plain
 from decodecalc.tables.table import Table
 
 FORMATS = ("table", "csv", "json", "markdown")
@@ -28,7 +29,7 @@ def _json(table: Table) -> str:
 
     schema = f"decodecalc/{table.command}/{table.schema}"
     payload = {"schema": schema, "inputs": table.inputs, "rows": [dict(r) for r in table.rows]}
-    return json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_safe(json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _csv(table: Table) -> str:
@@ -38,13 +39,13 @@ def _csv(table: Table) -> str:
 
 def _markdown(table: Table) -> str:
     columns = table.shown_columns()
-    lines = [*table.heading, ""] if table.heading else []
+    lines = [*map(markdown_safe, table.heading), ""] if table.heading else []
     lines.append("| " + " | ".join(c.title for c in columns) + " |")
     lines.append("|" + "|".join("---:" if c.align == "right" else "---" for c in columns) + "|")
     for r in table.shown_rows():
-        lines.append("| " + " | ".join(c.text(r).replace("|", "\\|") for c in columns) + " |")
+        lines.append("| " + " | ".join(markdown_safe(c.text(r)) for c in columns) + " |")
     if table.notes:
-        lines += ["", *(f"- {note}" for note in table.notes)]
+        lines += ["", *(f"- {markdown_safe(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -52,10 +53,10 @@ def _aligned(table: Table) -> str:
     columns = table.shown_columns()
     cells = [[c.title for c in columns]] + [[c.text(r) for c in columns] for r in table.shown_rows()]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    lines = [*table.heading, ""] if table.heading else []
+    lines = [*map(plain, table.heading), ""] if table.heading else []
     for line in cells if columns else ():
         padded = (t.rjust(w) if c.align == "right" else t.ljust(w) for t, w, c in zip(line, widths, columns))
         lines.append("  ".join(padded).rstrip())
     if table.notes:
-        lines += ["", *table.notes] if columns else table.notes
+        lines += ["", *map(plain, table.notes)] if columns else map(plain, table.notes)
     return "\n".join(lines) + "\n"

@@ -13,8 +13,6 @@ from decodecalc.tables.text import because
 if TYPE_CHECKING:
     from decodecalc.request import Request
 
-MAX_ROWS = 1_000_000
-
 
 def segments_table(request: Request, only: int | None = None) -> Table:
     """One row per split of every plan; of a uniform batch, request 0 stands for all unless `only` names one."""
@@ -43,8 +41,7 @@ def segments_table(request: Request, only: int | None = None) -> Table:
                     **segment.to_dict(),
                 }
             )
-        if len(rows) > MAX_ROWS:
-            raise InputError(f"more than {MAX_ROWS} splits: choose fewer batches or one --request")
+        check_rows(len(rows), "splits", "choose fewer batches or one --request")
     return Table("segments", request.inputs, rows, _columns(rows), request.heading, list(dict.fromkeys(notes)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from decodecalc.tables.text import plain
+from decodecalc.safetext import plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from decodecalc.safetext import plain
+
 if TYPE_CHECKING:
     from decodecalc.tables.table import Column, Table
 
@@ -77,7 +79,7 @@ def render_terminal(table: Table, width: int) -> str:
         grid.add_row(*(Text(row[i]) for i in found.shown))
     with console.capture() as capture:
         for line in table.heading:
-            console.print(Text(line, style="dim" if line.startswith("defaults") else "bold"))
+            console.print(Text(plain(line), style="dim" if line.startswith("defaults") else "bold"))
         if table.heading:
             console.print()
         console.print(grid)
@@ -87,5 +89,5 @@ def render_terminal(table: Table, width: int) -> str:
             names = ", ".join(columns[i].title for i in found.hidden)
             console.print(Text(f"left out at this width: {names} (all are in --format csv)", style="dim"))
         for note in table.notes:
-            console.print(Text(note))
+            console.print(Text(plain(note)))
     return capture.get()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.safetext import markdown_safe, plain
 from decodecalc.tables.html import Details, Figure, Section, page
 from decodecalc.tables.render import render
 from decodecalc.tables.table import Column, Table, cell, percent
-from decodecalc.tables.text import plain
 from decodecalc.units import human_bytes, human_seconds
 from decodecalc.verify.claims.claim import BY_NUMBER, PASS, SKIP
 
@@ -234,9 +234,9 @@ def markdown(report: Report, pictures: Mapping[str, str] | None = None) -> str:
     out = [
         "# decodecalc verify",
         "",
-        f"**{plain(report.verdict)}**",
+        f"**{markdown_safe(report.verdict)}**",
         "",
-        *(f"{line}  " for line in _heading(report)),
+        *(f"{markdown_safe(line)}  " for line in _heading(report)),
         "",
     ]
     out += ["## Claims", "", render(claims_table(report), "markdown")]
@@ -246,12 +246,12 @@ def markdown(report: Report, pictures: Mapping[str, str] | None = None) -> str:
     if _troubles(report):
         out += ["## What did not pass", "", render(troubles_table(report), "markdown")]
     if report.comparison:
-        out += ["## Against the earlier run", "", *_comparison_lines(report, "- "), ""]
+        out += ["## Against the earlier run", "", *map(markdown_safe, _comparison_lines(report, "- ")), ""]
     matrix = matrix_table(report)
     out += ["## Cases", "", render(Table("verify", {}, matrix.rows, matrix.columns, notes=matrix.notes), "markdown")]
     skipped = skipped_lines(report)
     if skipped:
-        out += ["## Skipped", "", *(f"- {plain(line)}" for line in skipped), ""]
+        out += ["## Skipped", "", *(f"- {markdown_safe(line)}" for line in skipped), ""]
     return "\n".join(out)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import junk_text
 
 from decodecalc.errors import InputError
-from decodecalc.units import human_bytes, human_rate, human_seconds, parse_count, parse_counts
+from decodecalc.units import human_bytes, human_rate, human_seconds, parse_count, parse_counts, parse_shard
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,10 @@ def test_people_read_three_digits_and_decimal_units() -> None:
     assert human_seconds(12.4e-6) == "12.4 µs"
     assert human_seconds(0.0042) == "4.2 ms"
     assert human_seconds(5e-10) == "0.5 ns"
+
+
+@pytest.mark.parametrize("text", ["1/" + "9" * 5000, "9" * 5000 + "/1", "١/٣", "²/³"])
+def test_a_shard_is_two_short_decimal_numbers(text: str) -> None:
+    """Numbers of thousands of digits and digits of other scripts are bad input and no other exception."""
+    with pytest.raises(InputError, match="--shard"):
+        parse_shard(text)

@@ -86,7 +86,7 @@ def test_a_huge_file_is_refused_by_its_size(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     with file.open("wb") as handle:
         handle.truncate(100_000_000)
-    with pytest.raises(ModelConfigError, match=r"is 100 MB; a config\.json is at most 16 MiB"):
+    with pytest.raises(ModelConfigError, match="larger than 16 MiB"):
         load_model(file)
 
 
@@ -96,7 +96,7 @@ def test_paths_that_hold_nothing(tmp_path: Path) -> None:
         load_model(tmp_path / "missing.json")
     with pytest.raises(ModelConfigError, match="no such file"):
         load_model(str(tmp_path))
-    with pytest.raises(ModelConfigError, match="not a regular file"):
+    with pytest.raises(ModelConfigError, match="pipe or a device"):
         load_model(Path("/dev/zero"))
 
 

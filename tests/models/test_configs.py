@@ -70,11 +70,15 @@ def _fact(model: Model, name: str, want: Any) -> Any:
         "layers": model.total_layers,
         "attention_layers": model.attention_layers,
         "max_position": model.max_position,
+        "kv_dtype": model.kv_dtype,
+        "stored_layers": sum(model.stored_layers(group) for group in model.layer_groups),
         "sinks": geometry.sinks,
         "softcap": geometry.softcap,
         "chunk": next((group.chunk for group in model.layer_groups if group.chunk), None),
         "topk": next((group.topk for group in model.layer_groups if group.topk), None),
     }
+    if name == "stored_bytes_per_token":  # in bf16, over all layers that store their own keys
+        return sum(model.stored_layers(group) * group.geometry.kv_elements_per_key * 2 for group in model.layer_groups)
     return facts[name] if name in facts else _scalar(main, name)
 
 

@@ -74,3 +74,41 @@ def test_a_slower_time_is_a_regression_beyond_both_spreads_only():
     (slow,) = compare([row("c", 10, "pass", 1.07, 1.0, 0.03)], before).regressions
     assert "+7.0%" in slow.what
     assert compare([row("c", 10, "pass", 0.9, 1.0, 0.03)], before).faster == 1
+
+
+def test_a_run_of_skipped_checks_proves_nothing_and_fails():
+    """A report in which no check passed is no success, whatever was skipped or only noted."""
+    for verdicts in (["skip"] * 13, ["skip", "note"], ["note"]):
+        found = summarise([row(verdict=v) for v in verdicts])
+        assert not found.passed
+        assert "nothing was proved" in found.why
+
+
+def test_a_choice_of_splits_that_is_off_everywhere_fails():
+    """Claim 11 may be off in single scenarios, and not in all of several."""
+    off = [row(f"c{i}", 11, "off") for i in range(3)]
+    assert not summarise([*off, row()]).passed
+    assert summarise([*off[:2], row("c2", 11), row()]).passed
+
+
+def test_all_hold_is_not_said_beside_what_is_off_or_skipped():
+    """What a passing run says of itself counts what did not hold."""
+    assert summarise([row()]).held == "all hold"
+    assert (
+        summarise([row(), row(verdict="off"), row(verdict="skip")]).held
+        == "nothing failed: 1 hold, 1 are off, 1 skipped"
+    )
+
+
+@pytest.mark.parametrize("verdict", ["skip", "off", "fail", "error"])
+def test_a_check_that_held_and_does_not_any_more_is_a_regression(verdict):
+    """Also where it is only skipped or off now."""
+    assert len(compare([row(verdict=verdict)], [row()]).regressions) == 1
+    assert not compare([row()], [row()]).regressions
+
+
+def test_a_case_that_is_gone_is_a_regression_unless_this_is_a_shard():
+    """A case that held and is missing is named; claims that were not asked for are not missed."""
+    before = [row("a"), row("b"), row("a", 4)]
+    assert [r.case for r in compare([row("a")], before).regressions] == ["b"]
+    assert not compare([row("a")], before, whole=False).regressions

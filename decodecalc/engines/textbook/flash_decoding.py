@@ -42,7 +42,12 @@ class FlashDecoding(Policy):
     title = "FlashDecoding, as the textbook has it"
     versions = (PolicyVersion("2023", "Flash-Decoding for long-context inference (2023): the rule in words"),)
     options_type = FlashDecodingOptions
-    traits = Traits(by_hand_option="num_splits", partition=Partition(rule=COUNT), sparse=True)
+    traits = Traits(
+        by_hand_option="num_splits",
+        partition=Partition(rule=COUNT),
+        sparse=True,
+        vendors=("NVIDIA", "AMD", "Intel"),  # arithmetic that any device could follow
+    )
     rule = "S = min(ceil(SMs / unsplit blocks), ceil(longest / tile)); every slice ceil(ceil(L / tile) / S) tiles"
 
     def launches(

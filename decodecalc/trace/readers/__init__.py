@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from decodecalc.errors import InputError
+from decodecalc.files import open_input
 from decodecalc.trace.events import Trace
 
 Progress = Callable[[int], None]
@@ -34,7 +35,7 @@ def read_trace(
     if os.path.isdir(path):
         raise InputError(f"{path} is a folder: name the trace files in it (several ranks are several files)")
     try:
-        with open(path, "rb") as file:
+        with open_input(path, f"trace {path}") as file:
             head = file.read(_CHECKED_BYTES)
     except OSError as error:
         raise InputError(f"cannot read trace {path}: {error.strerror or error}") from None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decodecalc.errors import InputError
+from decodecalc.files import MAX_DIGITS
 
 PASS, FAIL, OFF, NOTE, SKIP, ERROR = "pass", "fail", "off", "note", "skip", "error"
 # off: a measured quantity beyond its tolerance; what fails then is the suite's aggregate, if it does. note: nothing was
@@ -59,13 +60,17 @@ def claim_numbers(text: str | None) -> tuple[int, ...]:
         low, dash, high = part.partition("-")
         if part in names:
             found.append(names[part])
-        elif low.isdecimal() and (high.isdecimal() or not dash):
-            found += range(int(low), int(high or low) + 1)
+        elif _is_number(low) and (_is_number(high) or not dash):
+            found += range(int(low), min(int(high or low), len(CLAIMS) + 1) + 1)
         else:
             raise InputError(f"--claims {part[:30]!r}: give numbers 1 to {len(CLAIMS)} or names: {', '.join(names)}")
     if not found or not set(found) <= set(BY_NUMBER):
         raise InputError(f"--claims {text[:30]!r}: claims are numbered 1 to {len(CLAIMS)}")
     return tuple(sorted(set(found)))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,12 @@ def coverage(trial: Trial) -> Finding:
     per_sm = sms.bincount(minlength=predicted.sm_count)
     most = min(predicted.live_blocks, predicted.sm_count)
     least = live_among_first(trial.plan, trial.run, predicted.sm_count)
-    waves = Quantity("live blocks per SM (waves)", predicted.waves, len(sms) / predicted.sm_count, "blocks")
+    waves = Quantity(
+        "live blocks per SM (waves)",
+        predicted.live_blocks / predicted.sm_count,
+        len(sms) / predicted.sm_count,
+        "blocks",
+    )
     quantities = (
         Quantity("SMs with a live block", most if least == most else f"{least} to {most}", used, "SMs"),
         waves,

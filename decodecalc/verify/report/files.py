@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from decodecalc.errors import InputError
+from decodecalc.files import encoded, parse_json, read_bounded, read_json, write_whole
+from decodecalc.safetext import json_safe
+from decodecalc.verify.report.rows import NEEDED, complete, row_fault, shown
 from decodecalc.verify.report.summary import Comparison, Summary, summarise
 
 SCHEMA = "decodecalc/verify/1"
 MAX_FILE_BYTES = 256 << 20
-NEEDED = ("case", "claim", "verdict", "scenario", "engine", "quantities")
+MAX_SHARDS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Report:
         """One sentence."""
         s = self.summary
         checks = f"{s.cases} cases of {s.scenarios} scenarios, {s.rows} checks"
-        parts = [f"{checks}: all hold" if s.passed else f"{checks}: {s.why}"]
+        parts = [f"{checks}: {s.held}" if s.passed else f"{checks}: {s.why}"]
         if self.comparison:
             c = self.comparison
             parts.append(
@@ -58,7 +60,7 @@ class Report:
             "comparison": clean(self.comparison.to_dict()) if self.comparison else None,
         }
         lines = ",\n".join(_dump(clean(dict(row))) for row in self.rows)
-        return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
+        return json_safe(json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n')
 
 
 def make_report(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], interrupted: bool = False) -> Report:
@@ -85,25 +87,30 @@ def _dump(value: Any) -> str:
 def read_report(path: str) -> Report:
     """A report file. InputError says what is wrong with it."""
     where = f"report {path!r:.200}"
-    try:
-        if os.path.getsize(path) > MAX_FILE_BYTES:
-            raise InputError(f"{where}: larger than 256 MiB, which no report is")
-        data = json.loads(Path(path).read_bytes())
-    except OSError as failed:
-        raise InputError(f"{where}: cannot be read: {failed.strerror or failed}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: not JSON; give a file that `decodecalc verify` wrote") from None
+    data = read_json(path, MAX_FILE_BYTES, where, "give a file that `decodecalc verify` wrote")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise InputError(f"{where}: schema {found!r:.60} is not {SCHEMA!r}; give a file that `decodecalc verify` wrote")
     rows, inputs = data.get("rows"), data.get("inputs")
-    if not isinstance(rows, list) or not isinstance(inputs, dict) or not all(_whole(row) for row in rows):
+    if not isinstance(rows, list) or not isinstance(inputs, dict):
         raise InputError(f"{where}: damaged: inputs and rows with {', '.join(NEEDED)} are needed")
-    return make_report(inputs, rows, bool(inputs.get("interrupted")))
+    for number, row in enumerate(rows):
+        fault = row_fault(row)
+        if fault:
+            raise InputError(f"{where}: damaged: row {number}: {fault}")
+    shard = inputs.get("shard")
+    if shard is not None and _shard(shard) is None:
+        raise InputError(f"{where}: damaged: shard {shard!r:.40} is not I/N with I from 1 to N, up to {MAX_SHARDS}")
+    return make_report(shown(inputs), [complete(shown(row)) for row in rows], bool(inputs.get("interrupted")))
 
 
-def _whole(row: Any) -> bool:
-    return isinstance(row, dict) and all(name in row for name in NEEDED)
+def _shard(text: Any) -> tuple[int, int] | None:
+    """The two numbers of I/N; None where the text is not that."""
+    first, slash, last = str(text)[:32].partition("/")
+    if not (slash and first.isascii() and last.isascii() and first.isdecimal() and last.isdecimal()):
+        return None
+    i, n = int(first), int(last)
+    return (i, n) if 1 <= i <= n <= MAX_SHARDS else None
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
@@ -135,7 +142,7 @@ def missing_shards(shards: Sequence[str]) -> list[str]:
     >>> missing_shards(["1/3", "3/3"])
     ['2/3']
     """
-    pairs = {tuple(int(x) for x in s.split("/")) for s in shards}
+    pairs = {pair for pair in map(_shard, shards) if pair is not None}
     counts = {n for _, n in pairs}
     return [f"{i}/{n}" for n in sorted(counts) for i in range(1, n + 1) if (i, n) not in pairs]
 
@@ -152,35 +159,34 @@ class Journal:
     def read(self) -> list[list[dict[str, Any]]]:
         """Rows of the finished cases; nothing when there is no journal. A last line cut off is dropped."""
         try:
-            lines = Path(self.path).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return []
+            if not Path(self.path).exists():
+                return []
+            raw = read_bounded(self.path, MAX_FILE_BYTES, f"journal {self.path}", rewritten=True)
         except OSError as failed:
             raise InputError(f"cannot read {self.path}: {failed.strerror or failed}") from None
         found: list[Any] = []
-        for line in lines:
+        for line in raw.splitlines():
             try:
-                found.append(json.loads(line))
-            except ValueError:
+                found.append(parse_json(line, self.path))
+            except InputError:
                 break
         if not found or found[0] != {"schema": SCHEMA, "key": self._key}:
             raise InputError(f"{self.path} is of another run: remove it, or give another --report")
-        return [rows for rows in found[1:] if isinstance(rows, list) and all(_whole(row) for row in rows)]
+        return [rows for rows in found[1:] if isinstance(rows, list) and not any(map(row_fault, rows))]
 
     def start(self, finished: Sequence[Sequence[Mapping[str, Any]]] = ()) -> None:
         """Begin the file anew, with these cases in it."""
-        try:
-            with open(self.path, "w", encoding="utf-8") as file:
-                file.write(_dump({"schema": SCHEMA, "key": self._key}) + "\n")
-        except OSError as failed:
-            raise InputError(f"cannot write {self.path}: {failed.strerror or failed}") from None
+        write_whole(self.path, _dump({"schema": SCHEMA, "key": self._key}) + "\n")
         for rows in finished:
             self.add(rows)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """One finished case, on disk when this returns."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(_dump(clean([dict(row) for row in rows])) + "\n")
+        try:
+            with open(self.path, "ab") as file:
+                file.write(encoded(_dump(clean([dict(row) for row in rows])) + "\n"))
+        except OSError as failed:
+            raise InputError(f"cannot write {self.path}: {failed.strerror or failed}") from None
 
     def remove(self) -> None:
         """The run is whole: the report holds everything."""

@@ -115,11 +115,22 @@ class Summary:
     passed: bool
     why: str
 
+    @property
+    def held(self) -> str:
+        """What a run that passed may say of itself: not that all hold, where some are off or were skipped."""
+        off, skipped = sum(c.off for c in self.claims), sum(c.skipped for c in self.claims)
+        if not off and not skipped:
+            return "all hold"
+        passed = sum(c.passed for c in self.claims)
+        parts = [f"{passed} hold"] + ([f"{off} are off"] if off else []) + ([f"{skipped} skipped"] if skipped else [])
+        return "nothing failed: " + ", ".join(parts)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
 
+ENOUGH_SCENARIOS = 3  # with S_opt off in all of that many, the choice of S does not hold
 ENOUGH_ROWS = 10  # fewer than this and a mean says little: the rows' own tolerance decides
 
 
@@ -148,6 +159,11 @@ def summarise(rows: Sequence[Row], interrupted: bool = False) -> Summary:
         why.append("interrupted")
     if not rows:
         why.append("nothing was checked")
+    elif not any(r["verdict"] == PASS for r in rows) and not why:
+        skipped = sum(r["verdict"] == SKIP for r in rows)
+        why.append(f"nothing was proved: no check passed, {skipped} of {len(rows)} were skipped")
+    if scenarios and not any(scenarios.values()) and len(scenarios) >= ENOUGH_SCENARIOS:
+        why.append(f"claim 11 (best-split): S_opt was beyond its bar in all {len(scenarios)} scenarios")
     return Summary(
         cases=len({r["case"] for r in rows}),
         scenarios=len({r["scenario"] for r in rows}),
@@ -259,22 +275,33 @@ class Comparison:
 LEAST_SPREAD = 0.01  # clocks and placement move identical runs by about this much
 
 
-def compare(now: Sequence[Row], before: Sequence[Row]) -> Comparison:
-    """Regressions: a claim that held and does not, a time that rose by more than both runs' spreads together."""
+def compare(now: Sequence[Row], before: Sequence[Row], whole: bool = True) -> Comparison:
+    """Regressions: a claim that held and does not (or is skipped, off or gone now), a time that rose by more than both
+    runs' spreads together. whole: `now` is no shard, so that a case it lacks is gone."""
     earlier = {(r["case"], r["claim"]): r for r in before}
     found: list[Regression] = []
     compared = faster = slower = 0
+    made = {(r["case"], r["claim"]) for r in now}
+    claims = {r["claim"] for r in now}
+    found += [
+        Regression(case, claim, f"was {PASS}, and is not in this run any more")
+        for (case, claim), old in earlier.items()
+        if whole and old["verdict"] == PASS and claim in claims and (case, claim) not in made
+    ]
     for row in now:
         old = earlier.get((row["case"], row["claim"]))
         if old is None:
             continue
         compared += 1
-        if row["verdict"] in BAD and old["verdict"] not in BAD:
+        worse = row["verdict"] in BAD and old["verdict"] not in BAD
+        if worse or (old["verdict"] == PASS and row["verdict"] in (SKIP, OFF)):
             found.append(
-                Regression(row["case"], row["claim"], f"was {old['verdict']}, now {row['verdict']}: {row['reason']}")
+                Regression(
+                    row["case"], row["claim"], f"was {old['verdict']}, now {row['verdict']}: {row.get('reason', '')}"
+                )
             )
-        if row["claim"] == 10 and row["observed"] and old["observed"]:
-            noise = max(LEAST_SPREAD, row["spread"] or 0.0) + max(LEAST_SPREAD, old["spread"] or 0.0)
+        if row["claim"] == 10 and row.get("observed") and old.get("observed"):
+            noise = max(LEAST_SPREAD, row.get("spread") or 0.0) + max(LEAST_SPREAD, old.get("spread") or 0.0)
             change = row["observed"] / old["observed"] - 1
             faster += change < -noise
             if change > noise:

@@ -176,7 +176,11 @@ class Session:
 
         inputs = {**self._inputs, "interrupted": interrupted, "state_after": self._device.state().to_dict()}
         made = make_report(inputs, rows, interrupted)
-        return made if before is None else replace(made, comparison=compare(made.rows, before.rows))
+        return (
+            made
+            if before is None
+            else replace(made, comparison=compare(made.rows, before.rows, not inputs.get("shard")))
+        )
 
     def forget_journal(self) -> None:
         """The rows are in the report (of rank 0): the journal is not needed any more."""
