@@ -8,15 +8,21 @@ which is not counted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from decodecalc.batch import Batch
 from decodecalc.errors import InputError
 from decodecalc.geometry import check_count
 from decodecalc.intmath import cdiv, round_up
 from decodecalc.kvcache import DTYPE_BYTES, KvCache
 from decodecalc.models import LayerGroup, Model
+from decodecalc.units import human_bytes
 from decodecalc.values import Shown
+
+if TYPE_CHECKING:
+    from decodecalc.gpus import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,3 +172,19 @@ def _group(group: LayerGroup, full: LayerGroup, kv: KvCache, tp: int, shared: fr
         compress=None if gather is None else gather.compress,
         copies=max(tp * geo.kv_heads // whole_heads, 1),
     )
+
+
+def over_capacity(model: Model, kv: KvCache, gpu: Gpu, batches: Iterable[Batch], tp: int = 1) -> str | None:
+    """A sentence on the first step whose cache alone is larger than the GPU's memory; None where all fit, or where the
+    memory is not known."""
+    if gpu.capacity_bytes is None:
+        return None
+    size = cache_size(model, kv, tp=tp)
+    for batch in batches:
+        stored = sum(size.sequence_bytes(n) for n in batch.seq_lens if n)
+        if stored > gpu.capacity_bytes:
+            return (
+                f"batch {batch.size} at {batch.max_seq_len} keys stores {human_bytes(stored)} of KV on each rank, more "
+                f"than the {human_bytes(gpu.capacity_bytes)} of {gpu.name}: the step cannot run"
+            )
+    return None

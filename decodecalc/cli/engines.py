@@ -16,15 +16,26 @@ from decodecalc.errors import InputError
     "--runnable", is_flag=True, help="List whose own kernels `verify --kernel own` can run here, and why not."
 )
 @click.option("--path", type=click.Path(exists=True), help="With --installed: an installation or source checkout.")
+@click.option(
+    "--gpu", "-g", default=None, help="With --installed: the GPU that servers run on. [default: the live one]"
+)
 @output_options
 def command(
-    engine: str | None, installed: bool, runnable: bool, path: str | None, format_: str, output: str | None
+    engine: str | None,
+    installed: bool,
+    runnable: bool,
+    path: str | None,
+    gpu: str | None,
+    format_: str,
+    output: str | None,
 ) -> int:
     """List policies, or show one: its rule in words and formula, versions, sources, options."""
     from decodecalc.tables.engines import engine_table, engines_table
 
     if path and not installed:
         raise InputError("--path goes with --installed")
+    if gpu and not installed:
+        raise InputError("--gpu goes with --installed")
     if runnable:
         from decodecalc.tables.runnable import runnable_table
 
@@ -33,7 +44,7 @@ def command(
     if installed:
         from decodecalc.tables.installed import installed_table
 
-        table, code = installed_table(path)
+        table, code = installed_table(path, gpu)
         emit(table, format_, output)
         return code
     emit(engines_table() if engine is None else engine_table(engine), format_, output)

@@ -9,6 +9,7 @@ from decodecalc.cost.choice import Choice, Regret, choose, server_flag
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.token import sum_layers
 from decodecalc.models import LayerGroup
+from decodecalc.tables.memory import capacity_notes
 from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import because
 from decodecalc.units import human_seconds
@@ -48,7 +49,7 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
         notes += _server_flags(regrets)
     if not curve:
         notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
-    lines = [f"L2 {l2}, graph launches; calibration {known.label}"]
+    lines = [f"L2 {l2}, graph launches; calibration {known.label}", *capacity_notes(request)]
     inputs = {**request.inputs, "l2": l2, "calibration": known.label}
     columns = _curve_columns() if curve else _columns(rows)
     return Table(

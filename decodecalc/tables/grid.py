@@ -9,6 +9,7 @@ from decodecalc.analysis.occupancy import first_split_change, occupancy
 from decodecalc.analysis.traffic import traffic
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.scenario import Planned, Refusal
+from decodecalc.tables.memory import capacity_notes
 from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary
 from decodecalc.tables.text import because
 
@@ -38,7 +39,7 @@ def grid_table(request: Request) -> Table:
     if len(s.engines) > 1:
         ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], not pair[1]["asked"], -pair[1]["sm_coverage"]))
         rows = [r for _, r in ranked]
-    notes = list(NOTES)
+    notes = [*NOTES, *capacity_notes(request)]
     if any(r["default_of"] for r in rows):
         notes.append("default of: servers whose newest release runs this engine here by itself.")
     notes += _flips(request, rows) if len(s.engines) <= 2 else []

@@ -8,14 +8,20 @@ from decodecalc.drift import Outcome, Verdict, inspect_environment, inspect_path
 from decodecalc.drift.compare import DIFFERS
 from decodecalc.tables.table import Column, Table
 
+SERVED_MODELS = ("llama3-8b", "deepseek-v3")  # grouped heads, and a latent
 MAX_VALUE = 160  # characters of an expected or found value in a note
 
 
-def installed_table(path: str | None) -> tuple[Table, int]:
-    """One row per check in json and csv, one per policy for people; the exit code is 1 when a check does not hold."""
+def installed_table(path: str | None, gpu: str | None = None) -> tuple[Table, int]:
+    """One row per check in json and csv, one per policy for people; the exit code is 1 when a check does not hold.
+
+    gpu: the GPU for which the servers of this environment are asked; the live one when None.
+    """
     verdicts = inspect_environment() if path is None else inspect_path(path)
     rows = [_row(v, o) for v in verdicts for o in v.outcomes] or [_row(v, None) for v in verdicts]
     notes = [line for v in verdicts for line in _notes(v)]
+    if path is None:
+        notes = [*_servers(gpu), *notes]
     columns = [
         Column("package", "package", align="left"),
         Column("package_version", "installed", align="left"),
@@ -31,6 +37,23 @@ def installed_table(path: str | None) -> tuple[Table, int]:
     shown = [_summary(v) for v in verdicts]
     table = Table("engines", inputs, rows, columns, heading, notes, shown=shown)
     return table, 1 if any(v.differences for v in verdicts) else 0
+
+
+def _servers(gpu: str | None) -> list[str]:
+    """What the servers of this environment run, for a model with grouped heads and one with a latent."""
+    from decodecalc.errors import DecodecalcError
+    from decodecalc.models import load_model
+    from decodecalc.request import resolve_gpu
+    from decodecalc.servers.installed import environment_lines, installed_version
+    from decodecalc.servers.policies import MARKED
+
+    if not any(installed_version(server) for server in MARKED):
+        return []
+    try:
+        device = resolve_gpu(gpu or "auto")
+    except DecodecalcError as error:
+        return [f"what the servers run here is not known: {error}"]
+    return environment_lines([load_model(name) for name in SERVED_MODELS], device)
 
 
 def _summary(v: Verdict) -> dict[str, Any]:

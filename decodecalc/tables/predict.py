@@ -8,6 +8,7 @@ from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
 from decodecalc.cost.token import sum_layers
 from decodecalc.scenario import Planned, Refusal
+from decodecalc.tables.memory import capacity_notes
 from decodecalc.tables.table import Column, Table, cell, percent
 from decodecalc.tables.text import because
 from decodecalc.units import human_seconds
@@ -43,6 +44,7 @@ def predict_table(
             notes.update(dict.fromkeys(f"{item.plan.engine}: {note}" for note in p.notes))
     _add_tokens(rows, len(s.layer_groups))
     lines = [f"L2 {l2}, {launch} launches; calibration {known.label}"]
+    lines += capacity_notes(request)
     shown = [*lines, *NOTES, *notes, *(_provenance(rows) if provenance else ())]
     inputs = {**request.inputs, "kernel": kernel, "l2": l2, "launch": launch, "calibration": known.label}
     return Table("predict", inputs, rows, _columns(rows), request.heading, [*shown, *dict.fromkeys(refused)])

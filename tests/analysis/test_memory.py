@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decodecalc as dc
-from decodecalc.analysis.memory import cache_size
+from decodecalc.analysis.memory import cache_size, over_capacity
 from decodecalc.errors import InputError
 
 GIB = 1 << 30
@@ -98,3 +98,12 @@ def test_stages_are_bounded_by_the_layers():
     """More pipeline stages than layers are refused."""
     with pytest.raises(InputError, match="stages"):
         cache_size(dc.load_model("llama3-8b"), dc.KvCache(), pp=33)
+
+
+def test_a_step_larger_than_the_memory_is_named():
+    """1.1 TB of keys on an 80 GB card is said, and what fits is not."""
+    model, gpu = dc.load_model("llama3.1-8b"), dc.load_gpu("h100-sxm")
+    small, large = dc.Batch.uniform(1, 8192), dc.Batch.uniform(128, 65536)
+    assert over_capacity(model, dc.KvCache(), gpu, [small]) is None
+    assert "1.1 TB of KV on each rank" in over_capacity(model, dc.KvCache(), gpu, [small, large])
+    assert over_capacity(model, dc.KvCache(), dc.Gpu("mine", 100), [large]) is None

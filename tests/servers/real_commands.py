@@ -65,7 +65,8 @@ services:
 """
 
 # Expected answers follow the servers' own selection: vLLM's device lists with FLASH_ATTN as FlashAttention 3 on compute
-# capability 9.0, 4 on 10.0 and 2 elsewhere; FLASHINFER first on 10.0, with trtllm-gen; SGLang's defaults by architecture.
+# capability 9.0, 4 on 10.0 and 2 elsewhere; FLASHINFER first on 10.0, with trtllm-gen; SGLang's defaults for its
+# architectures.
 COMMANDS = (
     Real(
         "https://docs.vllm.com.cn/projects/recipes/en/latest/DeepSeek/DeepSeek-V3.html",
@@ -148,8 +149,8 @@ COMMANDS = (
     Real(
         "https://github.com/ovg-project/kvcached/issues/210",
         "export ENABLE_KVCACHED=true\nexport VLLM_USE_V1=1\nvllm serve unsloth/Llama-3.1-70B-Instruct \\\n"
-        "  --disable-log-requests \\\n  --no-enable-prefix-caching \\\n  --port 8001 \\\n  --tensor-parallel-size 8 \\\n"
-        "  --enable-sleep-mode &",
+        "  --disable-log-requests \\\n  --no-enable-prefix-caching \\\n  --port 8001 \\\n"
+        "  --tensor-parallel-size 8 \\\n  --enable-sleep-mode &",
         "a100-sxm", "FLASH_ATTN", "fa2", 16, tp=8,
     ),
     Real(
@@ -174,7 +175,8 @@ COMMANDS = (
         "h100", "FLASH_ATTN", "fa3", 16,
     ),
     Real(
-        "https://github.com/vllm-project/vllm/issues/51041 (with another model)", COMPOSE, "h20", "FLASHMLA", "flashmla-fp8", 64, "deepseek-v3", 4
+        "https://github.com/vllm-project/vllm/issues/51041 (with another model)",
+        COMPOSE, "h20", "FLASHMLA", "flashmla-fp8", 64, "deepseek-v3", 4,
     ),
     Real(
         "https://docs.sglang.io/basic_usage/deepseek_v32.html",

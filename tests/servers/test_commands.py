@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from decodecalc.servers.commands.read import with_words
 from decodecalc.serving import serve
 
 sys.path.insert(0, str(Path(__file__).parent))
-from real_commands import COMMANDS, Real  # noqa: E402
+from real_commands import COMMANDS, Real
 
 
 @pytest.mark.parametrize("real", COMMANDS, ids=lambda real: f"{real.gpu}-{real.backend}-{real.url[-24:]}")
@@ -156,10 +157,8 @@ def test_what_cannot_be_read_says_why(text: str, message: str) -> None:
 def test_any_text_is_a_command_or_an_input_error(text: str) -> None:
     """Nothing that a user pastes ends in another error."""
     for words in (text, f"vllm serve m {text}", f"image: vllm/vllm-openai\ncommand: {text}"):
-        try:
+        with contextlib.suppress(InputError):
             read_command(words)
-        except InputError:
-            pass
 
 
 @pytest.mark.parametrize("server", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "lmdeploy"])
