@@ -44,7 +44,9 @@ def check_plans(steps: int, requests: int, engines: int, ragged: bool) -> None:
     """InputError where the plans of a command are too much. requests: over all steps; engines: times layer groups."""
     plans = steps * engines
     if plans > MAX_PLANS:
-        raise InputError(f"{plans} plans ({steps} steps x {engines} engines and layer groups) are more than {MAX_PLANS}: {STREAM}")
+        raise InputError(
+            f"{plans} plans ({steps} steps x {engines} engines and layer groups) are more than {MAX_PLANS}: {STREAM}"
+        )
     weighed = requests * engines * (RAGGED_WEIGHT if ragged else 1)
     if weighed > MAX_PLANNED_REQUESTS:
         raise InputError(

@@ -25,7 +25,20 @@ class Layer(NamedTuple):
 # From the ground up.
 LAYERS = (
     Layer(
-        ("_version", "errors", "units", "intmath", "values", "safetext", "files", "csvtext", "geometry", "batch", "kvcache", "sizes"),
+        (
+            "_version",
+            "errors",
+            "units",
+            "intmath",
+            "values",
+            "safetext",
+            "files",
+            "csvtext",
+            "geometry",
+            "batch",
+            "kvcache",
+            "sizes",
+        ),
         "value objects: a layer's shape, a decode step, a cache",
     ),
     Layer(("models", "gpus"), "what a model and a GPU are, and the data that says so"),

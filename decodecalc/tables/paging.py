@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.paging import allocator_ratio, expand_page_ids, paging
 from decodecalc.scenario import Planned
+from decodecalc.sizes import check_rows
 from decodecalc.tables.table import Column, Table, percent
 from decodecalc.tables.text import because
 from decodecalc.units import parse_counts

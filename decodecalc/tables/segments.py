@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.segments import segments
 from decodecalc.errors import InputError
 from decodecalc.scenario import Planned
+from decodecalc.sizes import check_rows
 from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import because
 
