@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -19,12 +19,15 @@ class InputError(DecodecalcError, ValueError):
 class UnknownNameError(InputError):
     """A model, GPU, engine or option that does not exist, with the nearest names that do."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], hint: str = "", nearest: Sequence[str] | None = None
+    ) -> None:
         import difflib  # here, because only an error needs it
 
         known = sorted(set(known))
         spelled = {word.lower(): word for word in reversed(known)}
-        near = [spelled[k] for k in difflib.get_close_matches(name.lower()[:80], spelled, n=3, cutoff=0.5)]
+        alike = difflib.get_close_matches(name.lower()[:80], spelled, n=3, cutoff=0.5)
+        near = list(nearest or (spelled[k] for k in alike))
         shown = ", ".join(near) if near else ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
         lead = "did you mean" if near else "known"
         super().__init__(

@@ -176,6 +176,32 @@ def _options(policy: Any) -> Iterator[str]:
         yield f"| `{f.name}` | {kind} | {_cell(default)} | {_cell(flag)} | {_cell(help_)} |"
 
 
+def gates() -> str:
+    """Every machine word of a plan: codes of refusals and names of gates."""
+    from decodecalc.engines.registry import all_codes
+
+    codes = all_codes()
+    out = ["# Gates and refusals", "", NOTE, ""]
+    out += [
+        "A plan carries gates: named conditions of the engine's rule with their outcome and the numbers behind it.",
+        "What an engine does not take at all is refused with a `GateError`, whose `code` is one of the words below;",
+        "the message says what is valid. Both are snake_case and keep their meaning, so that scripts may compare them.",
+        "",
+        "## Gates",
+        "",
+        "| gate | what holds where it passes |",
+        "|---|---|",
+        *(f"| `{code}` | {_cell(text)} |" for code, text in sorted(codes.gates.items())),
+        "",
+        "## Refusals",
+        "",
+        "| code | what is refused |",
+        "|---|---|",
+        *(f"| `{code}` | {_cell(text)} |" for code, text in sorted(codes.refusals.items())),
+    ]
+    return "\n".join(out) + "\n"
+
+
 def gpus() -> str:
     """The GPU table as `decodecalc gpus` prints it."""
     from decodecalc.tables.gpus import gpus_table
@@ -280,6 +306,7 @@ def _cell(text: str) -> str:
 PAGES = {
     "reference/commands.md": commands,
     "reference/engines.md": engines,
+    "reference/gates.md": gates,
     "reference/gpus.md": gpus,
     "reference/models.md": models,
     "reference/api.md": api,

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from decodecalc.errors import GateError, InputError, UnknownNameError
+from decodecalc.launch.codes import SHARED, Codes
 from decodecalc.launch.policy import Policy
 from decodecalc.launch.traits import Traits
 
@@ -132,6 +133,14 @@ def out_of_scope(name: str, geometries: Iterable[Geometry], gpu: Gpu) -> tuple[s
     if entry.different_widths_only and not any(g.v_dim != g.head_dim and not g.mla for g in geometries):
         return "equal_widths", "serves layers whose keys and values differ in width"
     return None
+
+
+def all_codes() -> Codes:
+    """The codes of all refusals and gates, those that engines share and those of every folder."""
+    found = SHARED
+    for module in folder_modules("codes"):
+        found = found.with_(module.CODES, module.__name__)
+    return found
 
 
 def load_policies(names: Iterable[str]) -> list[tuple[Policy, str | None]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,8 +48,40 @@ def version_key(text: str) -> tuple[int, ...]:
     return tuple(digits) or (0,)
 
 
+# Pre-releases: nobody has read one unless it is named.
+_PRE_RELEASE = re.compile(r"(?<![a-z])(a|b|rc|dev)\.?\d")
+
+
+def _is_named(name: str, among: Iterable[str]) -> bool:
+    """Whether a release is one of these, as text: `0.27` and `0.27.0` are the same, `0.7.2.1` is no post release."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"(\.0)+$", "", text.strip().lower().removeprefix("v"))
+
+    return plain(name) in {plain(text) for text in among}
+
+
+def _neighbours(name: str, versions: Sequence[PolicyVersion]) -> list[str]:
+    """Names of the versions just below and just above a release; empty where it holds no number."""
+    if not any(c.isdigit() for c in name):
+        return []
+    key, ranges = version_key(name), [v for v in versions if v.covers]
+    below = [v for v in ranges if v.covers and version_key(v.covers[0]) <= key]
+    above = [v for v in ranges if v.covers and version_key(v.covers[0]) > key]
+    near = [max(below, key=_begins)] if below else []
+    near += [min(above, key=_begins)] if above else []
+    return [v.name for v in near]
+
+
+def _begins(version: PolicyVersion) -> tuple[int, ...]:
+    return version_key(version.covers[0]) if version.covers else ()
+
+
 class Policy:
-    """Base of every engine's policy. Subclasses set the class attributes and write `launches`."""
+    """Base of every engine's policy. Subclasses set the class attributes and write `launches`.
+
+    releases: releases of the engine that exist, where they are listed; others are in no version's range.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -58,6 +91,7 @@ class Policy:
     rule: ClassVar[str] = ""
     split_flag: ClassVar[str | None] = None
     traits: ClassVar[Traits] = Traits()
+    releases: ClassVar[tuple[str, ...]] = ()
     preset: Mapping[str, Any] = {}
     """Options that stand in where a caller gives none: those of a server (`configured`)."""
     preset_page: int | None = None
@@ -139,16 +173,24 @@ class Policy:
         return given if isinstance(given, EngineOptions) else self.options_type.from_mapping(self.name, given or {})
 
     def version(self, name: str | None = None) -> PolicyVersion:
-        """The version called `name`, or the one whose range covers it; the newest one when `name` is None."""
+        """The version called `name`, or the one whose range covers it; the newest one when `name` is None.
+
+        UnknownNameError names the nearest, for a release that no version was read from or that does not exist.
+        """
         if name is None:
             return self.versions[0]
         for version in self.versions:
             if version.name == name:
                 return version
+        exists = _is_named(name, self.releases) if self.releases else not _PRE_RELEASE.search(name)
         for version in self.versions:
-            if version.covers and version_key(version.covers[0]) <= version_key(name) <= version_key(version.covers[1]):
+            if version.covers and (
+                _is_named(name, version.covers)
+                or (exists and version_key(version.covers[0]) <= version_key(name) <= version_key(version.covers[1]))
+            ):
                 return version
-        raise UnknownNameError(f"version of {self.name}", name, [v.name for v in self.versions])
+        names = [v.name for v in self.versions]
+        raise UnknownNameError(f"version of {self.name}", name, names, nearest=_neighbours(name, self.versions))
 
     @classmethod
     def option_names(cls) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import pytest
 
 from decodecalc.drift import inspect_path
 
-SMALL = ("sglang==0.5.10.post1", "sglang==0.5.23", "flashinfer-python==0.6.15")
+SMALL = ("sglang==0.5.10.post1", "sglang==0.5.23", "flashinfer-python==0.6.15", "flash-attn-4==4.0.0b36")
 LARGE = ("vllm==0.33.0", "torch==2.13.0")
 PLATFORMS = ("any", "manylinux_2_34_x86_64", "manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux1_x86_64")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from decodecalc.batch import Batch
-from decodecalc.drift.checks import Check, Computes
+from decodecalc.drift.checks import Check, Computes, Constant, Text
 from decodecalc.drift.package import Followed, Package
+from decodecalc.engines.aiter import mla
 from decodecalc.geometry import Geometry
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.launch.policy import PolicyVersion
@@ -114,12 +115,27 @@ AITER = (
     ),
 )  # fmt: skip
 
+_MLA = ("aiter/mla.py",)
+
+AITER_MLA = (
+    Check("what a split costs without a plan, in keys", _MLA, Text(r"\boverhead\s*=\s*([\d.]+)"),
+          lambda v: mla.SPLIT_OVERHEAD),
+    Check("most splits without a plan", _MLA, Text(r"for i in range\(1, (\d+)\)"), lambda v: mla.MOST_SPLITS + 1),
+    Check(
+        "batch from which a plan is dropped", _MLA, Constant("_MLA_DECODE_PERSISTENT_MAX_BATCH_DEFAULT"),
+        lambda v: mla.PERSISTENT_MAX_BATCH, when=lambda rules: rules.causal_option,
+    ),
+)  # fmt: skip
+
 PACKAGES = (
     Package(
         name="aiter",
         distributions=("amd-aiter", "aiter"),
         probes=("aiter/ops/triton/attention/unified_attention.py", "aiter/ops/triton/unified_attention.py"),
-        follows=(Followed(engine="aiter-unified", checks=AITER),),
+        follows=(
+            Followed(engine="aiter-unified", checks=AITER),
+            Followed(engine="aiter-mla", checks=AITER_MLA, needs=("aiter/mla.py", "get_meta_param")),
+        ),
         version_files=("aiter/_version.py",),
     ),
 )

@@ -1,11 +1,14 @@
-"""What decides FlashAttention 2's and 3's launches, and where their C++ says so (source trees and archives only)."""
+"""What decides FlashAttention's launches: the C++ of 2 and 3 (source trees and archives only), the Python of 4."""
 
 from __future__ import annotations
 
-from decodecalc.drift.checks import Check, Mentions, Text
+import numpy as np
+
+from decodecalc.drift.checks import Check, Computes, Mentions, Text
 from decodecalc.drift.package import Followed, Package
-from decodecalc.engines.flash_attention import fa2, fa3
+from decodecalc.engines.flash_attention import fa2, fa3, fa4, fa4_mla
 from decodecalc.engines.flash_attention.wave_efficiency import MAX_SPLITS
+from decodecalc.launch.policy import PolicyVersion
 
 _FA2_API = ("csrc/flash_attn/flash_api.cpp",)
 _FA2_KERNEL = ("csrc/flash_attn/src/flash_fwd_kernel.h",)
@@ -83,6 +86,49 @@ FLASH_ATTENTION_3 = (
     ),
 )  # fmt: skip
 
+_FA4_API, _FA4_CONFIG = ("flash_attn/cute/interface.py",), ("flash_attn/cute/interface.py", "flash_attn/cute/config.py")
+# (blocks before splitting, SMs, key blocks)
+_FA4_STEPS = ((8, 148, 4), (8, 148, 5), (8, 148, 400), (1, 148, 400), (200, 148, 64), (0, 148, 64), (3, 132, 20))
+
+
+def _fa4_splits(version: PolicyVersion) -> tuple[int, ...]:
+    blocks, sms, keys = (np.array(column, dtype=np.int64) for column in zip(*_FA4_STEPS))
+    found = [
+        int(fa4_mla.num_splits(blocks[[n]], int(sms[n]), keys[[n]], MAX_SPLITS, not version.rules.vllm)[0])
+        for n in range(len(_FA4_STEPS))
+    ]
+    return tuple(found)
+
+
+FLASH_ATTENTION_4 = (
+    Check(
+        "split count", _FA4_API,
+        Computes(
+            "num_splits_heuristic", "return",
+            tuple({"total_mblocks": m, "num_SMs": s, "num_n_blocks": n} for m, s, n in _FA4_STEPS),
+            {"max_splits": MAX_SPLITS},
+        ),
+        _fa4_splits, cases=tuple(f"{m} blocks on {s} SMs, {n} key blocks" for m, s, n in _FA4_STEPS),
+    ),
+    Check(
+        "most splits of the combine kernel", _FA4_API, Text(r"assert num_splits <= (\d{2,})"),
+        lambda v: fa4.MOST_SPLITS,
+    ),
+    Check(
+        "key blocks of a split for two score buffers", _FA4_CONFIG,
+        Text(r"S_PING_PONG_MIN_N_BLOCKS_PER_SPLIT\s*=\s*(\{[\d:, ]+\})"), lambda v: str(fa4.PING_PONG_BLOCKS),
+    ),
+    Check("a list's width is a multiple of this", _FA4_API, Text(r"gather_kv_length % (\d+) == 0"), lambda v: 128),
+    Check(
+        "key blocks of a split of the 64-key MLA kernel", ("flash_attn/cute/flash_fwd_mla_1cta_kb64_sm100.py",),
+        Text(r"MIN_BLOCKS_PER_SPLIT\s*=\s*(\d+)"), lambda v: fa4_mla.KB64_BLOCKS_PER_SPLIT,
+    ),
+    Check(
+        "requests of a scheduler block", ("flash_attn/cute/prepare_scheduler.py",),
+        Text(r"num_batch \+ \(([\d* ]+) - 1\)\)"), lambda v: "31 * 32",
+    ),
+)  # fmt: skip
+
 # The policies hold two code bases: upstream's versions, and those of vLLM's fork under names that start with this.
 _FORK = "vllm-"
 
@@ -103,6 +149,12 @@ PACKAGES = (
         probes=("csrc/flash_attn/flash_api.cpp", "flash_attn/flash_attn_interface.py"),
         follows=(Followed(engine="flash-attention-2", checks=FLASH_ATTENTION_2, not_versions=_FORK),),
         version_files=("flash_attn/__init__.py",),
+    ),
+    Package(
+        name="flash-attn-4",
+        distributions=("flash-attn-4",),
+        probes=("flash_attn/cute/interface.py",),
+        follows=(Followed(engine="flash-attention-4", checks=FLASH_ATTENTION_4, not_versions=_FORK),),
     ),
     Package(
         name="flash-attn-3",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from decodecalc.engines.flashinfer.options import FlashInferOptions
 from decodecalc.engines.flashinfer.planners import cuda_core_launches, tensor_core_launches
+from decodecalc.engines.flashinfer.releases import RELEASES
 from decodecalc.engines.flashinfer.routing import AutoRules, backend_route
 from decodecalc.engines.flashinfer.rules import FlashInferRules
 from decodecalc.errors import GateError
@@ -58,6 +59,7 @@ class FlashInfer(Policy):
 
     name = "flashinfer"
     title = "FlashInfer paged batch decode (plan/run)"
+    releases = RELEASES
     word_for_split = "chunk"
     options_type = FlashInferOptions
     split_flag = "fixed_split_size / disable_split_kv"

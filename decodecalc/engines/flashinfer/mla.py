@@ -28,6 +28,7 @@ from decodecalc.engines.flashinfer.mla_kernels import (
 )
 from decodecalc.engines.flashinfer.mla_work import MlaWorkLists, schedule
 from decodecalc.engines.flashinfer.options import FlashInferMlaOptions
+from decodecalc.engines.flashinfer.releases import RELEASES
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
@@ -87,6 +88,7 @@ class FlashInferMla(Policy):
 
     name = "flashinfer-mla"
     title = "FlashInfer MLA paged attention (plan/run, fa2 and fa3)"
+    releases = RELEASES
     word_for_split = "chunk"
     options_type = FlashInferMlaOptions
     traits = Traits(

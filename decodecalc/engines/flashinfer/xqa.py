@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.flashinfer.releases import RELEASES
 from decodecalc.engines.flashinfer.xqa_memory import (
     QUERY_TILE_LIMIT,
     generic_memory,
@@ -121,6 +122,7 @@ class FlashInferXqa(Policy):
 
     name = "flashinfer-xqa"
     title = "FlashInfer XQA decode"
+    releases = RELEASES
     word_for_split = "sub-sequence"
     options_type = FlashInferXqaOptions
     versions = (

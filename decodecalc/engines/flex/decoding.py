@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.flex.releases import RELEASES
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2, round_up
@@ -160,6 +161,7 @@ class FlexDecoding(Policy):
 
     name = "flex-decoding"
     title = "PyTorch FlexAttention, decode kernel"
+    releases = RELEASES
     word_for_split = "split (SPLIT_KV)"
     versions = (
         PolicyVersion(

@@ -31,6 +31,7 @@ from decodecalc.engines.sglang.options import (
     SglangOptions,
     SglangRules,
 )
+from decodecalc.engines.sglang.releases import RELEASES
 from decodecalc.engines.sglang.step import SglangStep, column
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
@@ -65,6 +66,7 @@ class SglangTriton(Policy):
 
     name = "sglang-triton"
     title = "SGLang, Triton backend"
+    releases = RELEASES
     word_for_split = "kv split"
     split_flag = "--triton-attention-num-kv-splits"
     traits = Traits(

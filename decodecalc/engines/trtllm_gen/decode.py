@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.flashinfer.releases import RELEASES
 from decodecalc.engines.trtllm_gen.kernels import (
     CGA,
     DISABLED,
@@ -151,13 +152,14 @@ class TrtllmGen(Policy):
 
     name = "trtllm-gen"
     title = "trtllm-gen decode attention (SM100/SM103) through FlashInfer"
+    releases = RELEASES
     word_for_split = "CTA along the keys"
     options_type = TrtllmGenOptions
     versions = (
         PolicyVersion(
             name="0.7.4",
             source="flashinfer-python 0.7.4: fmhaKernels.cuh, trtllm_fmha_kernel_launcher.cu, fmhaReduction.cu",
-            covers=("0.7.3", "0.7.4"),
+            covers=("0.7.4", "0.7.4"),
             rules=TrtllmGenRules(),
             note=(
                 "recorded from the host code over the kernel list of flashinfer-cubin 0.6.13, not proven on a GPU; an "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from decodecalc.engines.vllm.releases import RELEASES
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, round_up
@@ -71,6 +72,7 @@ def picks_v1(max_seq_len: Any, batch: Any, q_heads: int) -> Any:
 class PagedAttention(Policy):
     """What v1 and v2 share: one block per query head, request and partition."""
 
+    releases = RELEASES
     word_for_split = "partition"
     options_type = PagedAttentionOptions
     partitioned: ClassVar[bool]

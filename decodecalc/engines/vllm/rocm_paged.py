@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decodecalc.engines.vllm.paged_attention import planned_length
+from decodecalc.engines.vllm.releases import RELEASES
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import cdiv, next_power_of_2
@@ -98,6 +99,7 @@ class RocmPaged(Policy):
 
     name = "rocm-paged"
     title = "vLLM custom paged attention (ROCm)"
+    releases = RELEASES
     word_for_split = "partition"
     options_type = RocmPagedOptions
     versions = (

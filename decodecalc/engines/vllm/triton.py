@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.vllm.releases import RELEASES
 from decodecalc.engines.vllm.triton_path import TritonStep, decide, gates
 from decodecalc.engines.vllm.triton_rules import VERSIONS
 from decodecalc.engines.vllm.triton_server import Server, VllmTritonOptions, server_takes
@@ -88,6 +89,7 @@ class VllmTriton(Policy):
 
     name = "vllm-triton"
     title = "vLLM Triton unified attention (TRITON_ATTN)"
+    releases = RELEASES
     word_for_split = "segment"
     versions = VERSIONS
     options_type = VllmTritonOptions

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.vllm.releases import RELEASES
 from decodecalc.engines.vllm.triton_server import PAGE_MULTIPLE, cache_types, check_fp8, check_pages, refusal
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
@@ -97,6 +98,7 @@ class VllmTritonMla(Policy):
 
     name = "vllm-triton-mla"
     title = "vLLM Triton MLA (TRITON_MLA)"
+    releases = RELEASES
     word_for_split = "kv_split"
     options_type = VllmTritonMlaOptions
     versions = (
