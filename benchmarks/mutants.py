@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "coverage is halved in the analysis",
         "decodecalc/analysis/occupancy.py",
-        "sm_coverage=least(live, sms) / sms,",
-        "sm_coverage=least(live, sms) / sms / 2,",
+        "sm_coverage=least(working, sms) / sms,",
+        "sm_coverage=least(working, sms) / sms / 2,",
         (FIGURES, "-k", "occupancy"),
     ),
     Mutant(
