@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "coverage is halved in the analysis",
         "decodecalc/analysis/occupancy.py",
-        "sm_coverage=least(live, sms) / sms,",
-        "sm_coverage=least(live, sms) / sms / 2,",
+        "sm_coverage=least(working, sms) / sms,",
+        "sm_coverage=least(working, sms) / sms / 2,",
         (FIGURES, "-k", "occupancy"),
     ),
     Mutant(
@@ -190,35 +190,35 @@ MUTANTS = (
         "decodecalc/engines/sglang/lean.py",
         "return total_keys >= least * batch, least",
         "return total_keys > least * batch, least",
-        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
+        ("tests/engines/sglang/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "sglang's lean kernel for MLA from one request later",
         "decodecalc/engines/sglang/lean.py",
         "return (batch >= MLA_BATCH)",
         "return (batch > MLA_BATCH)",
-        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
+        ("tests/engines/sglang/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "sglang's lean graphs from one request later",
         "decodecalc/engines/sglang/lean.py",
         "return np.asarray(batch) >= CAPTURE_BATCH",
         "return np.asarray(batch) > CAPTURE_BATCH",
-        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
+        ("tests/engines/sglang/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "sglang's lean base lengths",
         "decodecalc/engines/sglang/lean.py",
         "(65536, 2) if tiles >= 4",
         "(65536, 2) if tiles > 4",
-        ("tests/engines/test_sglang_triton.py", "-k", "lean"),
+        ("tests/engines/sglang/test_sglang_triton.py", "-k", "lean"),
     ),
     Mutant(
         "vLLM's threshold of the split path",
         "decodecalc/engines/vllm/triton_rules.py",
         "MIN_BLOCKS_2D = 128",
         "MIN_BLOCKS_2D = 144",
-        ("tests/engines/test_vllm_triton.py",),
+        ("tests/engines/vllm/test_vllm_triton.py",),
     ),
 )
 

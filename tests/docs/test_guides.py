@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import io
 import json
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import lawful
 import numpy as np
 import pytest
 
@@ -61,7 +63,10 @@ def followed(docs_module: Any, name: str, folder: Path) -> Iterator[Guide]:
 def engine(docs_module: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guide]:
     """The toy engine of the guide on engines, registered."""
     with followed(docs_module, "add-engine", tmp_path_factory.mktemp("engine")) as guide:
+        places = load(guide.folder / "tests" / "engines" / "thousand" / "laws.py")
+        lawful.laws().update(places.LAWS)
         yield guide
+        del lawful.laws()["thousand"]
 
 
 @pytest.fixture
@@ -136,13 +141,25 @@ def test_a_made_trace_of_the_toy_engine_is_a_match(engine: Guide, tmp_path: Path
 
 
 LAWS = load(ROOT / "tests" / "engines" / "test_every_policy.py")
+TAKES = load(ROOT / "tests" / "engines" / "test_takes.py")
+OF_A_VERSION = [
+    (f"{module.__name__}.{name}", law)
+    for module in (LAWS, TAKES)
+    for name, law in vars(module).items()
+    if name.startswith("test_") and {"name", "version"} <= set(inspect.signature(law).parameters)
+]
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-@pytest.mark.parametrize("law", [name for name in vars(LAWS) if name.startswith("test_")])
-def test_the_toy_engine_obeys_the_laws_of_every_policy(engine: Guide, law: str, version: str) -> None:
-    """The properties that each registered engine is held to."""
-    getattr(LAWS, law)(name="thousand", version=version)
+@pytest.mark.parametrize("law", [law for _, law in OF_A_VERSION], ids=[name for name, _ in OF_A_VERSION])
+def test_the_toy_engine_obeys_the_laws_of_every_policy(engine: Guide, law: Any, version: str) -> None:
+    """The properties that each version of each registered engine is held to."""
+    law(name="thousand", version=version)
+
+
+def test_the_laws_are_many() -> None:
+    """The search above finds them."""
+    assert len(OF_A_VERSION) >= 10
 
 
 def test_the_laws_catch_a_wrong_toy_engine(engine: Guide, monkeypatch: pytest.MonkeyPatch) -> None:
