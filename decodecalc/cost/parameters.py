@@ -48,12 +48,14 @@ CURVES = {**STAGE_CURVES, **MERGE_CURVES}
 VARIANT: dict[str, tuple[str, str]] = {
     "slots_per_sm": ("1", "blocks that are resident on an SM at once"),
     "refill_s": ("s", "a whole wave after the first: blocks take over slots from others"),
+    "idle_block_s": ("s", "each block of the grid that finds no work, when every slot takes such blocks"),
+    "merge_walk_s": ("s", "each split that the merge's loop visits for a row and finds no state in"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
     **CURVES,
 }
 # A kernel may come with its own value of these device parameters.
 PER_KERNEL = ("dependent_launch_gap_s", "residual_p90", "overlap_exponent")
-OPTIONAL = ("refill_s", "t_row_s", "launch_stream_s")
+OPTIONAL = ("refill_s", "t_row_s", "merge_walk_s", "idle_block_s", "launch_stream_s")
 
 Value = float | tuple[float, ...]
 
