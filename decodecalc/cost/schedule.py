@@ -23,6 +23,7 @@ from decodecalc.cost.model import (
     Shares,
     Work,
     block_time,
+    idle_time,
     latency,
     shares_of,
     smooth_max,
@@ -128,7 +129,9 @@ def _run(tiles: IntArray, work: Work, rates: Rates) -> _Run:
     side_by_side, total = float(min(n, rates.slots)), float(tiles.sum())
     even = total / side_by_side * load.tile_s(side_by_side)
     bare = total / side_by_side * load.tile_s(side_by_side, compute=False)
-    return _Run(found, edges, real, Bodies(max(scheduled, even + refill), even + refill, bare + refill))
+    scheduled = max(scheduled, even + refill)
+    scheduled += float(idle_time(work, scheduled, rates))
+    return _Run(found, edges, real, Bodies(scheduled, even + refill, bare + refill))
 
 
 def _behind_idle(tiles: IntArray, rates: Rates) -> float:

@@ -64,6 +64,7 @@ class FlashInfer(Policy):
         server_names=("FLASHINFER", "flashinfer"),
         split_setting=SplitSetting("fixed_split_size={pages}", "fixed_split_size_pages"),
         invariant_option=("disable_split_kv", True),
+        requests_in_turn=True,
         partition=Partition(rule=SIZE),
     )
     versions = (
