@@ -136,6 +136,8 @@ class Request:
     scenarios: Scenarios
     inputs: dict[str, Any]
     defaults: tuple[str, ...]
+    given_steps: bool = False
+    """Whether --batch or --context was given."""
 
     @property
     def heading(self) -> list[str]:
@@ -147,6 +149,25 @@ class Request:
         if self.defaults:
             lines.append("defaults: " + ", ".join(self.defaults))
         return lines + [f"warning: {w}" for w in self.layers.warnings]
+
+    def on_workload(self, path: str) -> tuple[Request, list[float]]:
+        """The same request on the steps of a workload file, and their weights."""
+        from decodecalc.workload import read_workload
+
+        if "seq_lens" in self.inputs or self.given_steps:
+            raise InputError("--workload names the steps: it does not go with --batch, --context or --seq-lens")
+        steps: dict[Batch, float] = {}
+        for batch, weight in read_workload(path):
+            steps[batch] = steps.get(batch, 0.0) + weight
+        inputs = {k: v for k, v in self.inputs.items() if k not in ("batch", "context", "q_len")}
+        kept = tuple(d for d in self.defaults if d.split()[0] not in ("batch", "context"))
+        request = replace(
+            self,
+            scenarios=replace(self.scenarios, batches=tuple(steps)),
+            inputs={**inputs, "workload": path},
+            defaults=kept,
+        )
+        return request, list(steps.values())
 
 
 def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Request:
@@ -171,7 +192,8 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
             inputs[key] = parse_counts(values[key] or default, key)
     else:
         inputs["seq_lens"] = list(batches[0].seq_lens)
-    return Request(layers, scenarios, inputs, _defaults_used(values, default_engine))
+    given = values["batch"] is not None or values["context"] is not None
+    return Request(layers, scenarios, inputs, _defaults_used(values, default_engine), given)
 
 
 def _defaults_used(values: dict[str, Any], default_engine: str) -> tuple[str, ...]:

@@ -131,8 +131,8 @@ def advice_lines(family: Family, held: Sequence[Held], ratio: float) -> list[str
         return []
     return [
         f"- {family.name}: {found.steps} steps. A setting is advised where it is predicted to gain more than "
-        f"{ratio:.1%}, the error of the ratio that 90 % of held-out steps stayed within: in {found.changed}. What then "
-        f"runs is within 5 % of the best tried setting in {found.within_5:.0%} of the steps (worst "
+        f"{ratio:.1%}, the error of the ratio of two predictions (root of the mean square): in {found.changed}. What "
+        f"then runs is within 5 % of the best tried setting in {found.within_5:.0%} of the steps (worst "
         f"{found.worst - 1:.0%}) and slower than the default by more than 2 % in {found.slower}; the steps get "
         f"{found.mean_gain:.3f} times as fast in the geometric mean, {found.best_gain:.3f} times with the best setting."
     ]

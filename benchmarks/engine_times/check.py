@@ -13,9 +13,6 @@ from benchmarks.engine_times.fit import Group, fit
 from benchmarks.engine_times.timings import Timing
 
 FOLDS = 5
-SURE = 0.9
-"""Share of held-out steps in which the ratio of the fastest setting to the default one lies within `residual_ratio`:
-advice waits for a larger gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +65,13 @@ def settings(held: Sequence[Held]) -> Iterator[list[Held]]:
 
 
 def ratio_residual(held: Sequence[Held]) -> float:
-    """How far the ratio of another setting's time to the default one's may be off; 0 without settings."""
+    """How far the ratio of the fastest setting's time to the default one's is off, the root of the mean square; 0
+    without settings. Advice waits for a larger gain."""
     errors = []
     for default, *others in settings(held):
         wrong = min(others, key=lambda h: h.predicted_s).ratio / default.ratio
-        errors.append(max(wrong, 1 / wrong) - 1)
-    return float(np.quantile(errors, SURE)) if errors else 0.0
+        errors.append(np.log(wrong))
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

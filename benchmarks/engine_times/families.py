@@ -58,6 +58,7 @@ FAMILIES = (
         name="vLLM Triton",
         kernels=("vllm-triton-3d", "vllm-triton-2d"),
         slots={(2, 64): 16, (2, 128): 8, (2, 256): 4, (1, 64): 12, (1, 128): 6, (1, 256): 3},
+        numbers={**COMMON, **IDLE},
     ),
     Family(
         name="SGLang Triton",
@@ -78,7 +79,7 @@ FAMILIES = (
         kernels=("vllm-triton-mla",),
         slots={(2, 576): 2},
         mla=True,
-        numbers={**COMMON, "tile_s": (3e-6, 1e-6, 2e-5, 0.5), "sm_tile_s": (1e-6, 1e-7, 5e-6, 0.5)},
+        numbers={**COMMON, **IDLE, "tile_s": (3e-6, 1e-6, 2e-5, 0.5), "sm_tile_s": (1e-6, 1e-7, 5e-6, 0.5)},
     ),
     Family(
         name="FlashMLA",

@@ -41,7 +41,7 @@ class Step:
     layers: int = 1
     """How many such layers there are."""
     weight: float = 1.0
-    """How often the step comes, against the others."""
+    """The share of the step among all that the server runs: the shares of a workload's steps add up to 1."""
 
     @property
     def label(self) -> str:
@@ -60,7 +60,7 @@ class Advice(Shown):
     server: str | None = None
     """The server that takes it; None where only a caller of the library can pass it."""
     now_s: float | None = None
-    """Weighted time of the workload under the engine's own rule; None where its kernel was not calibrated."""
+    """Mean time of a token under the engine's own rule; None where its kernel was not calibrated."""
     then_s: float | None = None
     """The same with the setting; None where the default stays."""
     worst: float | None = None
@@ -129,7 +129,7 @@ class Adviser:
         best = min(tried, key=lambda text: tried[text][0], default=None)
         if best is None or tried[best][0] * (1 + needed) >= total:
             keep = (
-                f"{name}: keep the default; no value of `{setting.text}` is predicted to gain more than the "
+                f"{name}: keep the default; no value of `{setting.text.format(splits='N', pages='N')}` is predicted to gain more than the "
                 f"{needed:.0%} by which predictions of two values may be wrong"
             )
             return Advice(engine=name, now_s=total, needed=needed, tried=listed, sentence=keep)
@@ -142,7 +142,7 @@ class Adviser:
         )
         if len(steps) > 1:
             sentence += (
-                f" over these {len(steps)} steps together, and the step that gains least, {steps[least].label}, takes "
+                f" in the mean of these {len(steps)} steps, and the step that gains least, {steps[least].label}, takes "
                 f"{changes[least]:.2f} times as long as now"
             )
         return Advice(
@@ -198,7 +198,7 @@ class Adviser:
 
 
 def _total(steps: Sequence[Step], times: Sequence[Prediction]) -> float:
-    """Weighted mean over the steps of the time of all layers of a step; several layer groups of a step add up."""
+    """Mean over the steps, by their shares, of the time of all layers; several layer groups of a step add up."""
     return sum(step.weight * step.layers * p.known_s for step, p in zip(steps, times))
 
 

@@ -153,9 +153,7 @@ def predict(
     total, width = sum(values.values()), 1 + part.rates.half_width
     least = {name: values[name] for name in FLOOR}
     floor = sum(least.values())
-    low, high = (
-        (ratio * total for ratio in stand_in_ratios(known)) if part.is_stand_in else (total / width, total * width)
-    )
+    low, high = stand_in_ratios(known) if part.is_stand_in else (1 / width, width)
     timed = stand_in or not part.is_stand_in
     name = kernel_of(plan.engine, plan.is_split)
     lacking = f"not calibrated: no times of the kernel {name} are known"

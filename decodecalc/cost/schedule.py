@@ -138,7 +138,7 @@ def _behind_idle(tiles: IntArray, rates: Rates) -> float:
     """When the last block could end that waits for the launching of blocks without work before it, and then for its own
     latency alone. One more launched costs what the start of one tile grows by for a block more, from one an SM to all
     slots; counted up to all slots."""
-    if rates.slots <= rates.sm_count:
+    if rates.slots <= rates.sm_count or rates.idle_block_s:  # `idle_time` has them
         return 0.0
     few, many = np.interp((rates.sm_count, rates.slots), rates.blocks, rates.starts_s[0])
     before = np.minimum(np.cumsum(tiles == 0), rates.slots) * (many - few) / (rates.slots - rates.sm_count)

@@ -44,7 +44,8 @@ def choose_table(
     server takes.
     """
     s = request.scenarios
-    weighted = dict(zip(s.batches, weights or [1.0] * len(s.batches)))
+    given = weights or [1.0] * len(s.batches)
+    weighted = {batch: weight / sum(given) for batch, weight in zip(s.batches, given)}
     known = load_calibration(calibration, s.gpu)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
