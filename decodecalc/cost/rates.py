@@ -49,10 +49,10 @@ class Rates:
     merge_rows: tuple[float, ...]
     merge_splits: tuple[float, ...]
     merge_s: tuple[float, ...]
-    merge_walk_s: float
-    idle_block_s: float
     warm: bool
     half_width: float
+    merge_walk_s: float = 0.0
+    idle_block_s: float = 0.0
 
 
 def make_rates(
