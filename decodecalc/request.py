@@ -161,6 +161,9 @@ class Request:
     inputs: dict[str, Any]
     defaults: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    """What a user should know before reading the numbers."""
+    given_steps: bool = False
+    """Whether --batch or --context was given."""
 
     @property
     def heading(self) -> list[str]:
@@ -174,6 +177,25 @@ class Request:
         for option, engines in s.does_not_apply().items():
             lines.append(f"option {option} does not apply to {', '.join(engines)}")
         return lines + [f"warning: {w}" for w in self.warnings]
+
+    def on_workload(self, path: str) -> tuple[Request, list[float]]:
+        """The same request on the steps of a workload file, and their weights."""
+        from decodecalc.workload import read_workload
+
+        if "seq_lens" in self.inputs or self.given_steps:
+            raise InputError("--workload names the steps: it does not go with --batch, --context or --seq-lens")
+        steps: dict[Batch, float] = {}
+        for batch, weight in read_workload(path):
+            steps[batch] = steps.get(batch, 0.0) + weight
+        inputs = {k: v for k, v in self.inputs.items() if k not in ("batch", "context", "q_len")}
+        kept = tuple(d for d in self.defaults if d.split()[0] not in ("batch", "context"))
+        request = replace(
+            self,
+            scenarios=replace(self.scenarios, batches=tuple(steps)),
+            inputs={**inputs, "workload": path},
+            defaults=kept,
+        )
+        return request, list(steps.values())
 
 
 def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Request:
@@ -214,7 +236,9 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
             inputs[key] = parse_counts(values[key] or default, key)
     else:
         inputs["seq_lens"] = list(batches[0].seq_lens)
-    return Request(layers, scenarios, inputs, _defaults_used(values, default_engine, layers.model), warnings)
+    given = values["batch"] is not None or values["context"] is not None
+    used = _defaults_used(values, default_engine, layers.model)
+    return Request(layers, scenarios, inputs, used, warnings, given)
 
 
 def _default_for(layers: Layers, gpu: Gpu, default: str) -> str:

@@ -545,6 +545,8 @@ def _faster(asked: _Asked, found: Serving) -> list[Advice]:
     if full is None or full.attention is None:
         return []
     now = full.attention.total_s
+    if now is None:
+        return []
     trials = [*found.facts.trials]
     if found.facts.flag("backend", "") is not None and not found.layers[0].answer.forced:
         valid = [set(one.answer.valid) for one in found.layers]
@@ -559,9 +561,12 @@ def _faster(asked: _Asked, found: Serving) -> list[Advice]:
         if changed is None:
             continue
         attention = changed.load(full.batch).attention
-        if attention is None or attention.total_s > WORTH * now or not _is_calibrated(attention):
+        if attention is None or attention.total_s is None or not _is_calibrated(attention):
             continue
-        sure = "" if attention.high_s < full.attention.low_s else "; the intervals overlap, so measure it"
+        if attention.total_s > WORTH * now:
+            continue
+        apart = attention.high_s is not None and attention.high_s < full.attention.least_s
+        sure = "" if apart else "; the intervals overlap, so measure it"
         share = 100 * (1 - attention.total_s / now)
         backend = changed.layers[0].answer.backend
         runs = "" if backend == found.layers[0].answer.backend else f" with {backend}"

@@ -20,6 +20,11 @@ from decodecalc.request import resolve
     show_default=True,
     help="The engine's kernel, the bundled kernel under its rule, or a row for each.",
 )
+@click.option(
+    "--stand-in",
+    is_flag=True,
+    help="Where the engine's kernel was not calibrated, show the bundled kernel's time in its place, marked.",
+)
 @click.option("--l2", type=click.Choice(["cold", "warm"]), default="cold", show_default=True, help="KV in L2 or not.")
 @click.option(
     "--launch", type=click.Choice(["graph", "stream"]), default="graph", show_default=True, help="CUDA graph or eager."
@@ -31,6 +36,7 @@ def command(
     format_: str,
     output: str | None,
     kernel: str,
+    stand_in: bool,
     l2: str,
     launch: str,
     calibration: str | None,
@@ -44,4 +50,4 @@ def command(
     from decodecalc.tables.predict import predict_table
 
     request = resolve(values)
-    emit(predict_table(request, kernel, l2, launch, calibration, provenance), format_, output)
+    emit(predict_table(request, kernel, l2, launch, calibration, provenance, stand_in), format_, output)

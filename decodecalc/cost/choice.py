@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
+from decodecalc.cost.advice import Adviser, Step
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import own_calibration
 from decodecalc.cost.own_launch import row_block, used_rows
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
-from decodecalc.cost.token import sum_layers
 from decodecalc.cost.tuning import Tuning, gathered, path_rates, split_curve, tune
-from decodecalc.cost.variants import BUNDLED, kernel_of, wanted_variant
+from decodecalc.cost.variants import BUNDLED, wanted_variant
 from decodecalc.engines.registry import load_policies
 from decodecalc.errors import DecodecalcError, InputError
 from decodecalc.intmath import cdiv
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.kvcache import KvCache
-    from decodecalc.launch.plan import LaunchPlan
     from decodecalc.launch.policy import Policy
-
-FLAG_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
-WORTH = 0.98  # a flag is worth naming when it takes at least 2 % off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +63,14 @@ class Regret(Shown):
     own_s: float | None = None
     """Time of the engine's own kernel under its rule; None where it was not calibrated."""
     flag: str | None = None
-    """The setting that gives the best count; None where the engine has none or nothing beats its own choice."""
+    """The text of the server's setting that is advised for this step alone (`cost.advice`); None where the default is
+    to stay, or where no advice can be given."""
     flag_s: float | None = None
-    """Time with that setting, of the engine's own kernel where calibrated, of the bundled one otherwise."""
+    """Time of the engine's own kernel with that setting."""
     flag_times: tuple[tuple[str, float], ...] = ()
     """Every setting that was tried, with its time."""
     refused: str | None = None
     """Why the engine would not run the step."""
-
-    @property
-    def now_s(self) -> float | None:
-        """What runs today: the engine's own kernel where calibrated, ours otherwise."""
-        return self.own_s or self.rule_s
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -162,11 +154,13 @@ def choose(
     engines: Sequence[str | tuple[Policy, str | None]] | None = None,
     options: Mapping[str, Any] | None = None,
     l2: str = "cold",
+    library: bool = False,
 ) -> Choice:
     """The fastest split count, tile and variant for one step, and every engine's regret.
 
     engines: names (`name` or `name@version`, `all`) or (policy, version) pairs; None takes all, an empty list none.
-    options: engine options, each engine taking those it has. gpu takes a name too; kv defaults to bf16 with pages of 16
+    options: engine options, each engine taking those it has. library: whether settings count that no server takes and
+    only a caller of the engine's library can pass. gpu takes a name too; kv defaults to bf16 with pages of 16
     keys. Raises UnknownNameError for an engine that does not exist.
     """
     from decodecalc.gpus import load_gpu
@@ -181,7 +175,7 @@ def choose(
     curve = time_curve(geo, batch, cache, device, variant, known, l2=l2)
     unsplit = sum(geo.kv_heads * cdiv(q * geo.group, best.rows) for n, q in zip(batch.seq_lens, batch.q_lens) if n)
     covering = s_star(device.sm_count, unsplit)
-    found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best)
+    found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best, library)
     return Choice(
         s_star=covering,
         s_opt=best.splits,
@@ -241,20 +235,18 @@ class _Regrets:
     options: Mapping[str, Any]
     l2: str
     best: Tuning
+    library: bool
 
     def of(self, policy: Policy, version: str | None) -> Regret:
         """One engine's regret; an engine that refuses the step says why."""
         name = policy.version(version).name
         try:
-            plan = self._plan(policy, version, {})
-            rule = predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
-            own = self._own(plan)
-            tried = self._flag_times(policy, version)
+            plan = policy.plan(self.geo, self.batch, self.kv, self.gpu, policy.own_options(self.options), version)
+            rule = predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).known_s
+            own = None if plan.engine == BUNDLED else predict(plan, self.gpu, self.calibration, l2=self.l2).total_s
+            advice = self._adviser.setting(policy, version, [Step(geometry=self.geo, batch=self.batch)])
         except DecodecalcError as refused:
             return Regret(engine=policy.name, version=name, refused=str(refused))
-        flag, flag_s = min(tried, key=lambda pair: pair[1], default=(None, None))
-        if flag_s is None or flag_s > WORTH * (own or rule):
-            flag = flag_s = None
         return Regret(
             engine=policy.name,
             version=name,
@@ -263,53 +255,14 @@ class _Regrets:
             rule_s=rule,
             regret=rule / self.best.total_s,
             own_s=own,
-            flag=flag,
-            flag_s=flag_s,
-            flag_times=tried,
+            flag=advice.setting,
+            flag_s=advice.then_s,
+            flag_times=advice.tried,
         )
 
-    def _plan(self, policy: Policy, version: str | None, more: Mapping[str, Any]) -> LaunchPlan:
-        options = {**policy.own_options(self.options), **more}
-        return policy.plan(self.geo, self.batch, self.kv, self.gpu, options, version)
-
-    def _own(self, plan: LaunchPlan) -> float | None:
-        if plan.engine == BUNDLED or kernel_of(plan.engine, plan.is_split, self.calibration) == BUNDLED:
-            return None
-        return predict(plan, self.gpu, self.calibration, l2=self.l2).total_s
-
-    def _flag_times(self, policy: Policy, version: str | None) -> tuple[tuple[str, float], ...]:
-        """The engine's flag at FLAG_COUNTS, each with the time it gives."""
-        setting = policy.traits.split_setting
-        graph = policy.traits.graph_option
-        if policy.traits.graph_setting is not None and graph is not None and policy.preset.get(graph[0]) == graph[1]:
-            setting = policy.traits.graph_setting
-        if setting is None or policy.name == BUNDLED:
-            return ()
-        longest = self.batch.max_seq_len
-        found: list[tuple[str, float]] = []
-        for s in FLAG_COUNTS:
-            pages = max(cdiv(longest, s * self.kv.page_size), 1)
-            try:
-                plan = self._plan(policy, version, {setting.option: pages if setting.in_pages else s})
-            except DecodecalcError:
-                continue
-            time = self._own(plan) or predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).total_s
-            found.append((setting.text.format(splits=s, pages=pages), time))
-        return tuple(found)
-
-
-def server_flag(regrets: Sequence[tuple[int, Regret]]) -> tuple[str, float] | None:
-    """The one setting for all layers of a model, and the seconds it saves a token; None where none is worth it.
-
-    regrets: (layers, regret) of one engine for every layer group of one step. An engine has one flag for the whole
-    server, while sliding and full layers would each like their own: what counts is the sum.
-    """
-    tried = [dict(r.flag_times) for _, r in regrets]
-    if not tried or any(r.now_s is None for _, r in regrets):
-        return None
-    now = sum_layers((layers, r.now_s or 0.0) for layers, r in regrets)
-    common = [flag for flag in tried[0] if all(flag in times for times in tried)]
-    totals = [(sum_layers((n, times[flag]) for (n, _), times in zip(regrets, tried)), flag) for flag in common]
-    if not totals or min(totals)[0] > WORTH * now:
-        return None
-    return min(totals)[1], now - min(totals)[0]
+    @property
+    def _adviser(self) -> Adviser:
+        return Adviser(
+            kv=self.kv, gpu=self.gpu, calibration=self.calibration, options=self.options, l2=self.l2,
+            library=self.library,
+        )  # fmt: skip

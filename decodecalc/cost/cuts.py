@@ -9,7 +9,7 @@ same two questions: what the blocks of a step come to (`totals`), and which bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from decodecalc.launch.plan import KeyRange, KeyRanges, dealt_keys
 # Grids of more blocks than this are scheduled without the blocks that find nothing to do.
 MOST_IDLE = 1 << 16
 EVERY = slice(None)
+PIECE_TILES = 2  # what another piece costs a persistent block, in tiles; FlashMLA's times on an H200 say 1 to 4
 
 
 class Blocks(NamedTuple):
@@ -82,6 +83,10 @@ class Cuts:
     """Keys of the pieces that are dealt to the splits in turn [N, 1]; 0 where every split owns one contiguous range."""
     irregular: Mapping[int, Sequence[list[KeyRange]]]
     """Key ranges of the steps whose partition has no size: of every class, or of every request in turn."""
+    by_request: bool = False
+    """Whether blocks start request by request, rather than split by split."""
+    pieces_in_turn: Callable[[int], tuple[int, ...]] | None = None
+    """How many splits each persistent block of a step walks in turn; None: one."""
 
     def tiles_of(self, split: Any, steps: Any = EVERY) -> IntArray:
         """Tiles of split number `split` in each class of `steps` (all, or one by its number) of a regular partition.
@@ -98,10 +103,8 @@ class Cuts:
         return cdiv(keys, self.tile_keys[steps])
 
     def order(self, n: int) -> Blocks:
-        """Blocks of step n in launch order: split slowest, then request, then the blocks of a split.
-
-        Every grid that is modelled has its split index outermost, or so few blocks that the order does not matter.
-        """
+        """Blocks of step n in launch order: split slowest, then request, then the blocks of a split; or request by
+        request. A persistent block that walks several pieces is one block, of the first one's request and split."""
         if n in self.irregular:
             tiles, columns = self._walked(n)
         else:
@@ -110,9 +113,12 @@ class Cuts:
         idle = self.has_idle and launched * int(columns.sum()) <= MOST_IDLE
         if idle and launched > len(tiles):
             tiles = np.concatenate([tiles, np.zeros((launched - len(tiles), tiles.shape[1]), dtype=np.int64)])
-        split, request = (x.reshape(-1) for x in np.indices(tiles.shape))
+        every: list[IntArray] = [tiles, *np.indices(tiles.shape)]
+        tiles, split, request = ((x.T if self.by_request else x).reshape(-1) for x in every)
+        if self.pieces_in_turn is not None:
+            tiles, split, request = in_turn(tiles, split, request, self.pieces_in_turn(n))
         each = columns[request]
-        found = Blocks(*(np.repeat(x, each) for x in (tiles.reshape(-1), request, split)))
+        found = Blocks(*(np.repeat(x, each) for x in (tiles, request, split)))
         return found if idle else Blocks(*(x[found.tiles > 0] for x in found))
 
     def _walked(self, n: int) -> tuple[IntArray, IntArray]:
@@ -142,8 +148,13 @@ class Cuts:
             sum((tiles * blocks).sum(axis=1) for (tiles, _), blocks in zip(kinds, short)),
         )
         for n in self.irregular:
-            tiles, columns = self._walked(n)
-            each, most_tiles = np.broadcast_to(columns, tiles.shape), int(tiles.max(initial=0))
+            if self.pieces_in_turn is not None:
+                tiles = self.order(n).tiles
+                each = np.ones_like(tiles)
+            else:
+                tiles, columns = self._walked(n)
+                each = np.broadcast_to(columns, tiles.shape)
+            most_tiles = int(tiles.max(initial=0))
             below = (tiles > 0) & (tiles < most_tiles)
             numbers = (
                 each[tiles > 0].sum(), most_tiles, (tiles * each).sum(), each[below].sum(), (tiles * each)[below].sum(),
@@ -186,8 +197,18 @@ def walked_keys(start: Any, end: Any, begin: Any) -> Any:
     return end - np.maximum(start, np.minimum(begin, end - 1))
 
 
-def cuts_of(batches: Batches, found: Launches, tile_keys: Any) -> Cuts:
-    """The partition of `found`, walked in tiles of `tile_keys` (a number or [N])."""
+def in_turn(
+    tiles: IntArray, split: IntArray, request: IntArray, pieces: Sequence[int]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Tiles, first split and first request of every persistent block, from those of the pieces [P] in order."""
+    has_keys = tiles > 0
+    starts = np.concatenate([[0], np.cumsum(pieces)[:-1]]).astype(np.int64)
+    walked = np.add.reduceat(tiles[has_keys], starts) + PIECE_TILES * (np.asarray(pieces) - 1)
+    return walked, split[has_keys][starts], request[has_keys][starts]
+
+
+def cuts_of(batches: Batches, found: Launches, tile_keys: Any, *, by_request: bool = False) -> Cuts:
+    """The partition of `found`, walked in tiles of `tile_keys` (a number or [N]). by_request: the blocks' order."""
     shape, n = batches.seq_lens.shape, batches.n
 
     def per_class(value: Any) -> IntArray:
@@ -223,7 +244,9 @@ def cuts_of(batches: Batches, found: Launches, tile_keys: Any) -> Cuts:
         blocks=per_class(found.blocks_per_split) * batches.counts,
         tile_keys=np.broadcast_to(np.asarray(tile_keys), (n,))[:, None],
         launched=np.broadcast_to(np.asarray(found.launched), (n,)),
-        has_idle=not found.shared_slots,
+        has_idle=not (found.shared_slots or by_request),
+        by_request=by_request or found.pieces_in_turn is not None,
+        pieces_in_turn=found.pieces_in_turn,
         counts=batches.counts,
         dealt=dealt,
         irregular=irregular,

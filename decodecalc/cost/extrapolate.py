@@ -97,10 +97,17 @@ class _Scale:
             return self.l2_capacity, "cache size"
         if name == "slots_per_sm":
             return min(self.slots, 1.0), "shared memory"
-        if name == "residual_p90":
+        if name in ("residual_p90", "residual_ratio"):
             return self.wider, "not measured there"
         if name == "blocks":
             return self.sms, "SMs"
-        if name in ("overlap_exponent", "launch_stream_s", "merge_rows", "merge_splits"):
+        if name in (
+            "overlap_exponent",
+            "launch_stream_s",
+            "merge_rows",
+            "merge_splits",
+            "stand_in_low",
+            "stand_in_high",
+        ):
             return 1.0, ""
         return self.latency, "SM clock"

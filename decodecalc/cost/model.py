@@ -59,7 +59,8 @@ class Work:
     the merge (0 where nothing is split): most splits of a row, partial states of all merge_rows output rows, and their
     bytes; rows: live query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers);
     short_blocks, short_tiles: blocks of equal requests' last splits, where those have fewer tiles, and how many.
-    merge_kernels: kernels that run after stage 1 to merge; None where every split step has one.
+    merge_kernels: kernels that run after stage 1 to merge; None where every split step has one. merge_walks: splits
+    that the merge's loop visits for a row, with a state or without; None: the live ones.
     """
 
     blocks: Any
@@ -80,6 +81,7 @@ class Work:
     short_blocks: Any = 0
     short_tiles: Any = 0
     merge_kernels: Any = None
+    merge_walks: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ def shares_of(work: Work, rates: Rates, blocks: Any) -> Shares:
     return Shares(
         stream=stream_time(work.hbm_bytes, work.requested_bytes, rates) / n,
         compute=np.asarray(work.flop) / rates.peak_flop_per_s / n,
-        launch=np.asarray(work.launched_blocks) * rates.launch_block_s / n,
+        launch=np.asarray(work.launched_blocks) * (0.0 if rates.idle_block_s else rates.launch_block_s) / n,
     )
 
 
@@ -229,9 +231,17 @@ def uniform_bodies(work: Work, rates: Rates) -> Bodies:
     stretch = np.where(several, np.maximum(whole / rates.slots, 1.0), 1.0)
     refill = rates.refill_s * (stretch - 1)
     scheduled = np.where(several, waves * one + last, one) + rates.refill_s * np.maximum(n / rates.slots - 1, 0)
+    scheduled = scheduled + idle_time(work, scheduled, rates)
     even = one * stretch + refill
     busy = n > 0
     return Bodies(*(np.where(busy, x, 0.0) for x in (np.maximum(scheduled, even), even, bare * stretch + refill)))
+
+
+def idle_time(work: Work, busy_s: Any, rates: Rates) -> Any:
+    """What blocks without work add: they come after the others, and while those run only the free slots take them."""
+    idle = np.maximum(np.asarray(work.launched_blocks) - np.asarray(work.blocks), 0)
+    free = np.maximum(1 - np.asarray(work.blocks) / rates.slots, 0.0)
+    return np.maximum(idle * rates.idle_block_s - free * busy_s, 0.0)
 
 
 def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
@@ -251,9 +261,11 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     stream = stream_time(work.hbm_bytes, work.requested_bytes, rates) * (n > 0)
     started = np.asarray(work.started)
     start = start_time(started, work.tiles, rates)
+    walks = work.live_splits if work.merge_walks is None else work.merge_walks
+    in_vain = np.maximum(np.asarray(walks) - np.asarray(work.live_splits), 0) * rates.merge_walk_s
     merge = smooth_max(
         rates.exponent,
-        np.maximum(merge_time(work.merge_rows, work.live_splits, work.states, rates) - rates.gap_s, 0.0),
+        np.maximum(merge_time(work.merge_rows, work.live_splits, work.states, rates) - rates.gap_s, 0.0) + in_vain,
         np.asarray(work.merge_bytes) / rates.l2_bytes_per_s,
     )
     launched = np.asarray(work.is_split if work.merge_kernels is None else work.merge_kernels)

@@ -26,6 +26,8 @@ DEVICE: dict[str, tuple[str, str]] = {
     "l2_capacity_bytes": ("B", "largest set of KV that replays find in the L2"),
     "overlap_exponent": ("1", "p of the smooth maximum (sum of x**p)**(1/p) of latency and bandwidth"),
     "residual_p90": ("1", "relative error that 90 % of the check cells stayed within"),
+    "stand_in_low": ("1", "an engine's own kernel over the bundled one's time under its rule: 5 % of steps lie below"),
+    "stand_in_high": ("1", "the same ratio: 5 % of steps lie above"),
 }
 START_TILES = (1, 2, 4, 8, 16)  # tiles of the launches whose starts are measured; between them, by the logarithm
 STARTS = tuple(f"t_start_{t}_s" for t in START_TILES)
@@ -48,12 +50,27 @@ CURVES = {**STAGE_CURVES, **MERGE_CURVES}
 VARIANT: dict[str, tuple[str, str]] = {
     "slots_per_sm": ("1", "blocks that are resident on an SM at once"),
     "refill_s": ("s", "a whole wave after the first: blocks take over slots from others"),
+    "residual_ratio": (
+        "1",
+        "relative error of the ratio of two settings' times that 90 % of held-out steps stayed within",
+    ),
+    "idle_block_s": ("s", "each block of the grid that finds no work, when every slot takes such blocks"),
+    "merge_walk_s": ("s", "each split that the merge's loop visits for a row and finds no state in"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
     **CURVES,
 }
 # A kernel may come with its own value of these device parameters.
 PER_KERNEL = ("dependent_launch_gap_s", "residual_p90", "overlap_exponent")
-OPTIONAL = ("refill_s", "t_row_s", "launch_stream_s")
+OPTIONAL = (
+    "refill_s",
+    "t_row_s",
+    "merge_walk_s",
+    "idle_block_s",
+    "residual_ratio",
+    "launch_stream_s",
+    "stand_in_low",
+    "stand_in_high",
+)
 
 Value = float | tuple[float, ...]
 

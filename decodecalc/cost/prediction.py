@@ -11,15 +11,16 @@ import numpy as np
 from decodecalc.analysis.roofline import roofline
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.cuts import Cuts, cuts_of
-from decodecalc.cost.load import load_calibration, own_calibration
+from decodecalc.cost.load import SHIPPED, load_calibration, own_calibration, shipped_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.own_launch import row_block, under_rule, used_rows
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.schedule import Slot, ragged_bodies, timeline
 from decodecalc.cost.tuning import default_variant
-from decodecalc.cost.variants import BUNDLED, Resolved, kernel_of, on_path, resolve, wanted_variant
+from decodecalc.cost.variants import BUNDLED, Resolved, is_calibrated, kernel_of, on_path, resolve, wanted_variant
 from decodecalc.cost.work import closed_form, pick, work_of
+from decodecalc.engines.registry import traits_of
 from decodecalc.errors import InputError
 from decodecalc.intmath import IntArray, distinct
 from decodecalc.launch.arrays import Batches, Launches, plan_arrays
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from decodecalc.launch.policy import Policy
 
 OWN = "own"
+FLOOR = ("launch_s", "gap_s", "stream_s")
+"""The terms that no kernel can do without."""
+FLOOR_PARAMETERS = ("launch_graph_s", "launch_stream_s", "dependent_launch_gap_s", "hbm_sustained_bytes_per_s")
 BOUNDS = {
     "launch": "launching the kernels",
     "start": "starting and ending blocks",
@@ -53,15 +57,17 @@ class Prediction(Shown):
     """Whose launch it is."""
     kernel: str
     """Whose kernel the parameters are of."""
-    total_s: float
-    """Predicted time: the sum of `terms`."""
+    total_s: float | None
+    """Predicted time: the sum of `terms`. None where the kernel was not calibrated: `floor_s` is all that is known."""
+    floor_s: float
+    """What no kernel undercuts: its launches, and its bytes at the sustained rate."""
     terms: Mapping[str, float]
-    """Where the time goes, by name: the fields of `model.Terms`."""
-    bound: str
-    """The group of terms that is largest, a key of BOUNDS."""
-    low_s: float
+    """Where the time goes, by name: the fields of `model.Terms`; of an uncalibrated kernel those that it must spend."""
+    bound: str | None
+    """The group of terms that is largest, a key of BOUNDS; None where `total_s` is None."""
+    low_s: float | None
     """Lower end of the interval that holds 90 % of such measured times."""
-    high_s: float
+    high_s: float | None
     """Upper end of that interval."""
     roofline_s: float | None
     """A baseline: bytes and arithmetic at the data sheet's rates. None where those are not known."""
@@ -75,6 +81,11 @@ class Prediction(Shown):
     """Where the parameters come from."""
     variant: str
     """The kernel variant that runs."""
+    stand_in: bool = False
+    """Whether `total_s` is the bundled kernel's time in place of an engine's own. The interval is then made from how
+    far engines' own kernels lay from the bundled one's where both were timed."""
+    exact: bool = True
+    """Whether this very kernel was calibrated; off where its numbers come from another width, type or tile."""
     notes: tuple[str, ...] = ()
     """What was assumed."""
     provenance: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
@@ -82,6 +93,8 @@ class Prediction(Shown):
 
     def __str__(self) -> str:
         """One line for people."""
+        if self.total_s is None or self.low_s is None or self.high_s is None or self.bound is None:
+            return f"{self.engine}: {', '.join(self.notes)}; at least {human_seconds(self.floor_s)} a layer"
         total, low, high = (human_seconds(t) for t in (self.total_s, self.low_s, self.high_s))
         origin = f", {len(self.extrapolated)} parameters extrapolated" if self.extrapolated else ""
         return (
@@ -90,9 +103,16 @@ class Prediction(Shown):
         )
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """(low_s, high_s)."""
-        return self.low_s, self.high_s
+    def interval(self) -> tuple[float, float] | None:
+        """(low_s, high_s); None where there is no time."""
+        return None if self.low_s is None or self.high_s is None else (self.low_s, self.high_s)
+
+    @property
+    def known_s(self) -> float:
+        """`total_s`. InputError where the kernel was not calibrated."""
+        if self.total_s is None:
+            raise InputError(f"{self.engine}: {', '.join(self.notes)}")
+        return self.total_s
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
@@ -116,37 +136,57 @@ def predict(
     calibration: Calibration | None = None,
     *,
     kernel: str = OWN,
+    stand_in: bool = False,
     l2: str = "cold",
     launch: str = "graph",
 ) -> Prediction:
     """How long the plan's layer takes on `gpu` (the plan's own when None).
 
-    kernel: `own` for the engine's kernel (the bundled one where it was not calibrated), `bundled` for this project's
-    kernel under the engine's rule. l2: `cold` (a step walks every layer before it returns to one) or `warm`. launch:
-    `graph` or `stream`. Raises InputError for a calibration of another GPU.
+    kernel: `own` for the engine's kernel, `bundled` for this project's kernel under the engine's rule. An own kernel
+    that was not calibrated has no time, only a floor; with stand_in the bundled kernel's time is given in its place,
+    marked, with the interval of stand-ins. l2: `cold` (a step walks every layer before it returns to one) or `warm`.
+    launch: `graph` or `stream`. Raises InputError for a calibration of another GPU.
     """
     known, part = _plan_part(plan, gpu, calibration, kernel, l2, launch)
     terms, found = part.terms(), part.resolved
     values = {f.name: float(getattr(terms, f.name)[0]) for f in fields(Terms)}
-    total = sum(values.values())
-    width = 1 + part.rates.half_width
+    total, width = sum(values.values()), 1 + part.rates.half_width
+    least = {name: values[name] for name in FLOOR}
+    floor = sum(least.values())
+    low, high = stand_in_ratios(known) if part.is_stand_in else (1 / width, width)
+    timed = stand_in or not part.is_stand_in
+    name = kernel_of(plan.engine, plan.is_split)
+    lacking = f"not calibrated: no times of the kernel {name} are known"
+    instead = f", {found.used.label()} stands in" if stand_in else ""
     return Prediction(
         engine=plan.engine,
-        kernel=found.used.kernel,
-        total_s=total,
-        terms=values,
-        bound=_bound(values),
-        low_s=total / width,
-        high_s=total * width,
+        kernel=found.used.kernel if timed else name,
+        total_s=total if timed else None,
+        floor_s=floor,
+        terms=values if timed else least,
+        bound=_bound(values) if timed else None,
+        low_s=low * total if timed else None,
+        high_s=high * total if timed else None,
         roofline_s=roofline(plan, part.gpu).roofline_s,
-        overhead_plus_bytes_s=values["launch_s"] + values["gap_s"] + values["stream_s"],
+        overhead_plus_bytes_s=floor,
         l2=l2,
         launch=launch,
         calibration=known.label,
         variant=found.wanted.label(),
-        notes=(found.note,) if found.note else (),
-        provenance=part.used,
+        stand_in=part.is_stand_in and stand_in,
+        exact=found.exact and not part.is_stand_in,
+        notes=(lacking + instead,) if part.is_stand_in else (found.note,) if found.note else (),
+        provenance=part.used if timed else {n: p for n, p in part.used.items() if n in FLOOR_PARAMETERS},
     )
+
+
+def stand_in_ratios(calibration: Calibration) -> tuple[float, float]:
+    """How far an engine's own kernel may lie from the bundled one under its rule: 5th and 95th percentile of the ratio,
+    of this calibration or, where it holds none, of the first shipped one."""
+    found = calibration.parameters
+    if "stand_in_low" not in found:
+        found = shipped_calibration(SHIPPED[0]).parameters
+    return found["stand_in_low"].number, found["stand_in_high"].number
 
 
 def schedule_of(
@@ -172,10 +212,14 @@ def predict_arrays(
     calibration: Calibration | None = None,
     *,
     kernel: str = OWN,
+    stand_in: bool = False,
     l2: str = "cold",
     launch: str = "graph",
 ) -> Terms:
     """Terms [N] of every step of `batches` under the launches `found` (what the policy's array rule returned).
+
+    Where a step's kernel was not calibrated the terms that a measurement would have to stand behind are NaN, and with
+    them the total; stand_in: the bundled kernel's terms are given instead.
 
     Steps of equal requests use the closed form; ragged steps, and irregular partitions, a list schedule each.
     """
@@ -184,7 +228,8 @@ def predict_arrays(
     for part in _parts(engine, geo, batches, kv, gpu, found, known, kernel, l2, launch):
         terms = part.terms()
         for name, values in out.items():
-            values[part.steps] = getattr(terms, name)
+            untold = part.is_stand_in and not stand_in and name not in FLOOR
+            values[part.steps] = np.nan if untold else getattr(terms, name)
     return Terms(**out)
 
 
@@ -199,6 +244,7 @@ def predict_policy(
     *,
     calibration: Calibration | None = None,
     kernel: str = OWN,
+    stand_in: bool = False,
     l2: str = "cold",
     launch: str = "graph",
 ) -> Terms:
@@ -206,7 +252,9 @@ def predict_policy(
     chosen = policy.version(version)
     opts = policy.options_type.from_mapping(policy.name, options or {})
     seen, found = policy.on_layer(geo, batches, kv, gpu, opts, chosen)
-    return predict_arrays(policy.name, geo, seen, kv, gpu, found, calibration, kernel=kernel, l2=l2, launch=launch)
+    return predict_arrays(
+        policy.name, geo, seen, kv, gpu, found, calibration, kernel=kernel, stand_in=stand_in, l2=l2, launch=launch
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +273,8 @@ class _Part:
     rates: Rates
     used: Mapping[str, Parameter]
     """The parameters behind the rates, by name."""
+    is_stand_in: bool
+    """Whether the engine's own kernel was wanted but not calibrated, so that the bundled one's numbers are these."""
 
     def terms(self) -> Terms:
         """Where the time of each step goes [n]."""
@@ -272,7 +322,8 @@ def _parts(
     for steps in _equal_rows(columns):
         some, there = (batches, found) if len(steps) == n else (batches.take(steps), found.take(steps, n))
         split, tile, rows, q_len, warps, stages = (int(column[steps[0]]) for column in columns)
-        name = kernel_of(engine, bool(split), known) if kernel == OWN else BUNDLED
+        calibrated = kernel == OWN and is_calibrated(engine, bool(split), known)
+        name = kernel_of(engine, bool(split)) if calibrated else BUNDLED
         if name == BUNDLED and engine != BUNDLED:
             variant = on_path(default_variant(known, geo, kv, q_len), bool(split))
             run = under_rule(there, geo, some, variant.tile_keys, row_block(geo, q_len))
@@ -283,16 +334,25 @@ def _parts(
                 launched=there.launched,  # blocks without work come as the engine launches them
             )
             resolved = resolve(known, variant)
-            if kernel == OWN:  # nobody asked for another kernel than the engine's
-                resolved = replace(resolved, wanted=resolved.wanted._replace(kernel=engine), exact=False)
         else:
             variant_rows = rows if name != BUNDLED else used_rows(geo, q_len)
             run = there
             resolved = resolve(known, wanted_variant(name, geo, kv, tile, variant_rows, warps, stages, bool(split)))
         rates, used = make_rates(known, gpu, resolved, l2=l2, launch=launch, dtype=kv.query_dtype)
-        cuts = cuts_of(some, run, run.tile_keys)
+        in_turn = name != BUNDLED and traits_of(engine).requests_in_turn
+        cuts = cuts_of(some, run, run.tile_keys, by_request=in_turn)
         work = work_of(engine, geo, some, kv, run, cuts)
-        yield _Part(steps=steps, gpu=gpu, batches=some, cuts=cuts, work=work, resolved=resolved, rates=rates, used=used)
+        yield _Part(
+            steps=steps,
+            gpu=gpu,
+            batches=some,
+            cuts=cuts,
+            work=work,
+            resolved=resolved,
+            rates=rates,
+            used=used,
+            is_stand_in=kernel == OWN and name == BUNDLED != engine,
+        )
 
 
 def _equal_rows(columns: Sequence[IntArray]) -> Iterator[IntArray]:

@@ -51,6 +51,8 @@ class Rates:
     merge_s: tuple[float, ...]
     warm: bool
     half_width: float
+    merge_walk_s: float = 0.0
+    idle_block_s: float = 0.0
 
 
 def make_rates(
@@ -99,6 +101,8 @@ def make_rates(
         merge_rows=used["merge_rows"].curve,
         merge_splits=used["merge_splits"].curve,
         merge_s=used["merge_s"].curve,
+        merge_walk_s=value("merge_walk_s"),
+        idle_block_s=value("idle_block_s"),
         warm=l2 == "warm",
         half_width=value("residual_p90") * (1.0 if found.exact else WIDER_INTERPOLATED),
     )

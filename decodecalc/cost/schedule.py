@@ -23,6 +23,7 @@ from decodecalc.cost.model import (
     Shares,
     Work,
     block_time,
+    idle_time,
     latency,
     shares_of,
     smooth_max,
@@ -128,14 +129,16 @@ def _run(tiles: IntArray, work: Work, rates: Rates) -> _Run:
     side_by_side, total = float(min(n, rates.slots)), float(tiles.sum())
     even = total / side_by_side * load.tile_s(side_by_side)
     bare = total / side_by_side * load.tile_s(side_by_side, compute=False)
-    return _Run(found, edges, real, Bodies(max(scheduled, even + refill), even + refill, bare + refill))
+    scheduled = max(scheduled, even + refill)
+    scheduled += float(idle_time(work, scheduled, rates))
+    return _Run(found, edges, real, Bodies(scheduled, even + refill, bare + refill))
 
 
 def _behind_idle(tiles: IntArray, rates: Rates) -> float:
     """When the last block could end that waits for the launching of blocks without work before it, and then for its own
     latency alone. One more launched costs what the start of one tile grows by for a block more, from one an SM to all
     slots; counted up to all slots."""
-    if rates.slots <= rates.sm_count:
+    if rates.slots <= rates.sm_count or rates.idle_block_s:  # `idle_time` has them
         return 0.0
     few, many = np.interp((rates.sm_count, rates.slots), rates.blocks, rates.starts_s[0])
     before = np.minimum(np.cumsum(tiles == 0), rates.slots) * (many - few) / (rates.slots - rates.sm_count)

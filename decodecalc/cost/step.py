@@ -95,23 +95,24 @@ class Step(Shown):
     @property
     def least_s(self) -> float:
         """The least that a step takes: attention at its lower end, and the floor."""
-        return self.attention.low_s + self.floor.total_s
+        return self.attention.least_s + self.floor.total_s
 
     @property
-    def most_share(self) -> float:
-        """The largest share of a step that attention can have: at its upper end, beside the floor alone."""
-        return self.attention.high_s / (self.attention.high_s + self.floor.total_s)
+    def most_share(self) -> float | None:
+        """The largest share of a step that attention can have: at its upper end, beside the floor alone. None where the
+        kernel was not calibrated, so that nothing bounds its time from above."""
+        high = self.attention.high_s
+        return None if high is None else high / (high + self.floor.total_s)
 
     def share(self, slack: float) -> float:
         """Attention's share where the rest takes `slack` times its floor, attention at its lower end."""
-        return self.attention.low_s / (self.attention.low_s + slack * self.floor.total_s)
+        return self.attention.least_s / (self.attention.least_s + slack * self.floor.total_s)
 
     def __str__(self) -> str:
         """One line for people."""
-        return (
-            f"attention {human_seconds(self.attention.total_s)} beside a floor of {human_seconds(self.floor.total_s)} "
-            f"for the rest of the step"
-        )
+        total = self.attention.total_s
+        taken = f"at least {human_seconds(self.attention.floor_s)}" if total is None else human_seconds(total)
+        return f"attention {taken} beside a floor of {human_seconds(self.floor.total_s)} for the rest of the step"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, nested."""

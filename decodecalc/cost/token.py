@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
+def sum_known(times: Iterable[tuple[int, float | None]]) -> float | None:
+    """`sum_layers`; None where the time of any layer group is not known."""
+    given = list(times)
+    known = [(layers, seconds) for layers, seconds in given if seconds is not None]
+    return sum_layers(known) if len(known) == len(given) else None
+
+
 def sum_layers(times: Iterable[tuple[int, float]]) -> float:
     """Seconds of all layers together, from (layers, seconds of one layer) of every layer group.
 
@@ -37,28 +44,40 @@ class TokenTime(Shown):
     """How many layers there are of each layer group, and what one of them takes."""
 
     @property
-    def total_s(self) -> float:
-        """Predicted time of all layers."""
-        return sum_layers((n, p.total_s) for n, p in self.layers)
+    def total_s(self) -> float | None:
+        """Predicted time of all layers; None where a layer's kernel was not calibrated."""
+        return sum_known([(n, p.total_s) for n, p in self.layers])
 
     @property
-    def low_s(self) -> float:
+    def floor_s(self) -> float:
+        """What no kernel undercuts: launches, and bytes at the sustained rate."""
+        return sum_layers((n, p.floor_s) for n, p in self.layers)
+
+    @property
+    def least_s(self) -> float:
+        """The lower end of the interval; the floor where the kernel was not calibrated."""
+        return self.floor_s if self.low_s is None else self.low_s
+
+    @property
+    def low_s(self) -> float | None:
         """Lower end of the 90 % interval: the layers' errors go together, so that their ends add up."""
-        return sum_layers((n, p.low_s) for n, p in self.layers)
+        return sum_known([(n, p.low_s) for n, p in self.layers])
 
     @property
-    def high_s(self) -> float:
+    def high_s(self) -> float | None:
         """Upper end of the 90 % interval."""
-        return sum_layers((n, p.high_s) for n, p in self.layers)
+        return sum_known([(n, p.high_s) for n, p in self.layers])
 
     @property
     def roofline_s(self) -> float | None:
         """Bytes and arithmetic of all layers at the data sheet's rates; None where those are not known."""
-        known = [(n, p.roofline_s) for n, p in self.layers if p.roofline_s is not None]
-        return sum_layers(known) if len(known) == len(self.layers) else None
+        return sum_known([(n, p.roofline_s) for n, p in self.layers])
 
     def __str__(self) -> str:
         """One line for people."""
+        if self.total_s is None or self.low_s is None or self.high_s is None:
+            notes = dict.fromkeys(note for _, p in self.layers if p.total_s is None for note in p.notes)
+            return f"at least {human_seconds(self.floor_s)} a token: {', '.join(notes)}"
         total, low, high = (human_seconds(t) for t in (self.total_s, self.low_s, self.high_s))
         return f"{total} a token ({low} to {high}) over {sum(n for n, _ in self.layers)} layers"
 
@@ -66,6 +85,7 @@ class TokenTime(Shown):
         """Plain values, the layer groups nested."""
         return {
             "total_s": self.total_s,
+            "floor_s": self.floor_s,
             "low_s": self.low_s,
             "high_s": self.high_s,
             "roofline_s": self.roofline_s,
@@ -83,15 +103,16 @@ def token_time(
     gpu: Gpu | str = "h100-sxm",
     calibration: Calibration | None = None,
     kernel: str = OWN,
+    stand_in: bool = False,
     l2: str = "cold",
     launch: str = "graph",
     options: Mapping[str, Any] | None = None,
 ) -> TokenTime:
     """How long the attention of one decode step takes on one rank of `tp`, over all layers of `model`.
 
-    model takes a name too, engine is `name` or `name@version`, kv defaults to bf16 with pages of 16 keys; kernel, l2
-    and launch are `predict`'s, options the engine's own. Raises UnknownNameError for names that do not exist,
-    ShardingError for a degree that does not divide the model, GateError where the engine refuses a layer.
+    model takes a name too, engine is `name` or `name@version`, kv defaults to bf16 with pages of 16 keys; kernel,
+    stand_in, l2 and launch are `predict`'s, options the engine's own. Raises UnknownNameError for names that do not
+    exist, ShardingError for a degree that does not divide the model, GateError where the engine refuses a layer.
     """
     from decodecalc.gpus import load_gpu
 
@@ -104,6 +125,6 @@ def token_time(
 
     def one(group: LayerGroup) -> Prediction:
         plan = policy.plan(group.geometry, group.seen_batch(batch), cache, device, given, version)
-        return predict(plan, device, calibration, kernel=kernel, l2=l2, launch=launch)
+        return predict(plan, device, calibration, kernel=kernel, stand_in=stand_in, l2=l2, launch=launch)
 
     return TokenTime(layers=tuple((group.layers, one(group)) for group in rank.layer_groups))

@@ -1,8 +1,8 @@
 """From a launch to the parameters of the kernel that runs it: exact variant, interpolated, or another's kernel.
 
-An engine's own kernel is used where it was measured. Where it was not, the bundled kernel stands in under the engine's
-rule, and the prediction says so. A variant that was not measured takes the parameters of the nearest one of the same
-kernel, its latency moved by what a tile computes on; they are marked extrapolated.
+An engine's own kernel is predicted where it was calibrated. Where it was not there is no time, unless the caller asks
+for the bundled kernel under the engine's rule to stand in. A variant that was not measured takes the parameters of the
+nearest one of the same kernel, its latency moved by what a tile computes on; they are marked extrapolated.
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ class Resolved:
         return f"{self.wanted.label()} extrapolated from {self.used.label()}"
 
 
-def kernel_of(engine: str, is_split: bool, calibration: Calibration) -> str:
-    """The kernel that `engine` runs, or the bundled one where the engine's own was not measured."""
-    name = traits_of(engine).time_kernel(engine, bool(is_split))
-    return name if name in calibration.kernels() else BUNDLED
+def kernel_of(engine: str, is_split: bool) -> str:
+    """The kernel that `engine` runs, by the name that a calibration has for it."""
+    return traits_of(engine).time_kernel(engine, bool(is_split))
+
+
+def is_calibrated(engine: str, is_split: bool, calibration: Calibration) -> bool:
+    """Whether the calibration holds the kernel that `engine` runs."""
+    return kernel_of(engine, is_split) in calibration.kernels()
 
 
 def tile_bytes(variant: Variant) -> float:

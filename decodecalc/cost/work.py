@@ -29,7 +29,7 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
     short, short_tiles = _short(cuts, batches, totals.short_blocks, totals.short_tiles_total)
     return Work(
         blocks=totals.blocks,
-        started=(cuts.blocks * cuts.live).sum(axis=1),
+        started=totals.blocks if cuts.pieces_in_turn else (cuts.blocks * cuts.live).sum(axis=1),
         tiles=totals.tiles,
         tiles_total=totals.tiles_total,
         hbm_bytes=moved.kv_read_bytes,
@@ -38,6 +38,7 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
         launched_blocks=_launched(found, batches.n),
         is_split=np.broadcast_to(np.asarray(found.is_split), (batches.n,)),
         merge_kernels=found.merge_kernels(batches.n),
+        merge_walks=found.merge_walks,
         live_splits=batches.largest(partials),
         states=batches.total(batches.q_lens * partials) * geo.q_heads,
         merge_bytes=moved.partial_read_bytes,

@@ -217,6 +217,11 @@ class Launches:
     split owns."""
     merge_in: Any = MERGE_KERNEL
     """[N]: where a split step combines its partial states, one of `MERGES`."""
+    merge_walks: Any = None
+    """[N]: splits that the merge's loop visits for each row, with a state or without; None: the live ones."""
+    pieces_in_turn: Callable[[int], tuple[int, ...]] | None = None
+    """`pieces_in_turn(n)`: how many splits each persistent block of step n walks one after another, in the order of
+    requests and of their splits; None: every split has blocks of its own."""
 
     def check(self, batches: Batches) -> None:
         """Raises AssertionError when parts of the launch contradict each other; the message names the first
@@ -282,7 +287,7 @@ class Launches:
         def some(value: Any) -> Any:
             return value[steps] if isinstance(value, np.ndarray) and value.ndim and len(value) == n else value
 
-        ranges, numbers = self.key_ranges, steps.tolist()
+        ranges, turns, numbers = self.key_ranges, self.pieces_in_turn, steps.tolist()
         kernels = [
             replace(
                 k,
@@ -297,6 +302,7 @@ class Launches:
         changed = {
             "kernels": tuple(kernels),
             "key_ranges": None if ranges is None else lambda i: ranges(numbers[i]),
+            "pieces_in_turn": None if turns is None else lambda i: turns(numbers[i]),
             "gates": (),
             "detail": None,
         }
@@ -315,7 +321,7 @@ def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
     def per_request(values: Sequence[int]) -> IntArray:
         return np.array([values], dtype=np.int64)
 
-    splits = plan.splits
+    splits, turns = plan.splits, plan.pieces_in_turn
     launches = Launches(
         is_split=np.array([plan.is_split]),
         kernels=tuple(
@@ -343,6 +349,8 @@ def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
         shared_slots=plan.shared_slots,
         interleave_keys=splits.interleave_keys,
         merge_in=plan.merge_in or MERGE_KERNEL,
+        merge_walks=plan.merge_walks,
+        pieces_in_turn=None if turns is None else lambda _: turns,
         determinism=plan.determinism,
         detail=plan.detail,
     )  # fmt: skip

@@ -249,6 +249,11 @@ class LaunchPlan(Shown):
     """The engine's own quantities under the engine's own names, or None."""
     options: Any = None
     """The engine options that the plan was made with."""
+    merge_walks: int | None = None
+    """Splits that the merge's loop visits for each row, with a state or without; None: the live ones."""
+    pieces_in_turn: tuple[int, ...] | None = None
+    """How many splits each persistent block walks one after another, in the order of requests and of their splits;
+    None: every split has blocks of its own."""
 
     def __str__(self) -> str:
         """One line for people; `repr` and `to_dict` have everything."""

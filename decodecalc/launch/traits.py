@@ -21,6 +21,11 @@ class SplitSetting:
     """What a user types; `{splits}` stands for the count, `{pages}` for the pages that one split then holds."""
     option: str
     """The option of this policy that corresponds to the setting."""
+    server: str | None = None
+    """The server that takes the text on its command line or in its environment; None where no server does, and only a
+    program that calls the library can pass it."""
+    checked: tuple[int, ...] = ()
+    """Values of the setting whose predicted times were held against measured ones: advice stays among them."""
 
     @property
     def in_pages(self) -> bool:
@@ -62,6 +67,9 @@ class Traits:
     """Kernels in a calibration that measure the unsplit and the split path; None takes the engine's name for both."""
     schedules_once_a_step: bool = False
     """Whether one scheduler kernel serves all layers of a step, so that the time of a layer does not contain it."""
+    requests_in_turn: bool = False
+    """Stage 1's blocks are handed out request by request (by a scheduler or a work list); otherwise the first splits of
+    all requests start before their second ones."""
     partition: Partition = field(default_factory=Partition)
     """How the bundled kernel is told the engine's cuts."""
     graph_option: tuple[str, object] | None = None

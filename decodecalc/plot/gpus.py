@@ -39,6 +39,8 @@ def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
             layers.setdefault((item.plan.engine, item.plan.version), []).append((item.layer_group.layers, p))
         for (engine, version), predictions in layers.items():
             time = TokenTime(layers=tuple(predictions))
+            if time.total_s is None:  # the engine's own kernel was not calibrated: there is no bar to draw
+                continue
             out.append(
                 {
                     "gpu": gpu.name,

@@ -30,7 +30,7 @@ def rows(request: Request, measured: str | None = None, **_: Any) -> list[dict[s
     return out + (_measured(measured) if measured else [])
 
 
-def _predicted_s(request: Request) -> dict[tuple[str, str, int, int], float]:
+def _predicted_s(request: Request) -> dict[tuple[str, str, int, int], float | None]:
     from decodecalc.cost import predict
     from decodecalc.scenario import Planned
 

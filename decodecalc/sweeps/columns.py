@@ -124,7 +124,12 @@ def _predicted(chunk: Chunk) -> Any:
 
     f = chunk.family
     terms = predict_arrays(f.policy.name, f.layer_group.geometry, chunk.batches, f.kv, f.gpu, chunk.found)
-    return terms.total_s
+    total = terms.total_s
+    if not np.isnan(total).any():
+        return total
+    shown = total.astype(object)  # the engine's own kernel was not calibrated: no time, rather than another kernel's
+    shown[np.isnan(total)] = None
+    return shown
 
 
 _MAKERS: dict[str, Callable[[Chunk], Any]] = {

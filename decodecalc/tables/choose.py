@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.choice import Choice, Regret, choose, server_flag
+from decodecalc.cost.advice import Adviser, Step
+from decodecalc.cost.choice import Choice, Regret, choose
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.token import sum_layers
+from decodecalc.errors import DecodecalcError
 from decodecalc.models import LayerGroup
 from decodecalc.tables.memory import capacity_notes
 from decodecalc.tables.table import Column, Table
@@ -16,38 +20,67 @@ from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.request import Request
+    from decodecalc.scenario import Scenarios
 
 NOTES = (
-    "our kernel: the bundled kernel under the engine's rule; regret: that over S_opt. its kernel: the engine's own, "
-    "where calibrated.",
-    "set: the flag value that the model finds fastest for the engine, when it gains at least 2 %.",
+    "our kernel is the bundled kernel under the engine's rule, and regret is its time over that at S_opt. its kernel "
+    "is the engine's own; it has no time where it was not calibrated on this GPU.",
+    "set is what to type into the server for this step alone. It is shown where the values were timed on a GPU, and "
+    "where the gain is larger than the error of the ratio of two predictions.",
 )
+FEW_ENGINES = 3  # up to this many, the sentences say of every engine what can be advised, not only what should be set
 
 
-def choose_table(request: Request, l2: str, calibration: str | None, curve: bool) -> Table:
-    """One row per engine (or per split count, with `curve`) of every layer group and batch."""
+def choose_table(
+    request: Request,
+    l2: str,
+    calibration: str | None,
+    curve: bool,
+    weights: Sequence[float] | None = None,
+    library: bool = False,
+) -> Table:
+    """One row per engine (or per split count, with `curve`) of every layer group and batch.
+
+    weights: how often each of the request's batches comes; None: all alike. library: advise on settings too that no
+    server takes.
+    """
     s = request.scenarios
+    given = weights or [1.0] * len(s.batches)
+    weighted = {batch: weight / sum(given) for batch, weight in zip(s.batches, given)}
     known = load_calibration(calibration, s.gpu)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    regrets: dict[tuple[str, Batch], list[tuple[int, Regret]]] = {}
     for group in s.layer_groups:
         for batch in s.batches:
             seen = group.seen_batch(batch)
             engines = [] if curve else s.engines
             options = {**s.options, **({"model_kv_heads": s.model_kv_heads} if s.model_kv_heads else {})}
             found = choose(
-                group.geometry, seen, kv=s.kv, gpu=s.gpu, calibration=known, engines=engines, options=options, l2=l2
+                group.geometry,
+                seen,
+                kv=s.kv,
+                gpu=s.gpu,
+                calibration=known,
+                engines=engines,
+                options=options,
+                l2=l2,
+                library=library,
             )
             head = _head(group, batch, found)
             rows += _curve_rows(head, found) if curve else [_row(head, r) for r in found.regrets if not r.refused]
-            for r in found.regrets:
-                regrets.setdefault((r.engine, batch), []).append((group.layers, r))
             notes += [_verdict(group, batch, found)]
             notes += [f"not shown: {because(r.engine, r.refused)}" for r in found.regrets if r.refused]
-    if len(s.layer_groups) > 1:
-        notes += _server_flags(regrets)
     if not curve:
+        steps = [
+            Step(geometry=group.geometry, batch=group.seen_batch(batch), layers=group.layers, weight=weighted[batch])
+            for batch in s.batches
+            for group in s.layer_groups
+        ]
+        adviser = Adviser(kv=s.kv, gpu=s.gpu, calibration=known, options=s.options, l2=l2, library=library)
+        advised = _advice(s, adviser, steps)
+        notes = [*advised.values(), *notes]
+        for row in rows:
+            row["advice"] = advised.get(row["engine"])
         notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
     lines = [f"L2 {l2}, graph launches; calibration {known.label}", *capacity_notes(request)]
     inputs = {**request.inputs, "l2": l2, "calibration": known.label}
@@ -57,17 +90,20 @@ def choose_table(request: Request, l2: str, calibration: str | None, curve: bool
     )
 
 
-def _server_flags(regrets: dict[tuple[str, Batch], list[tuple[int, Regret]]]) -> list[str]:
-    """An engine's flag holds for the whole server: the best one over all layer groups of a step."""
-    lines = []
-    for (engine, batch), found in regrets.items():
-        best = server_flag(found)
-        if best is not None:
-            step = f"batch {batch.size}, {batch.max_seq_len} keys"
-            lines.append(
-                f"one setting for all layers, {step}: {engine} {best[0]} saves {human_seconds(best[1])} a token"
-            )
-    return lines
+def _advice(s: Scenarios, adviser: Adviser, steps: Sequence[Step]) -> dict[str, str]:
+    """What to set for all steps together, by engine. Of many engines only those that a server can be told about."""
+    found: dict[str, str] = {}
+    for policy, version in s.engines:
+        mine = replace(adviser, options=s.options_of(policy))
+        try:
+            advice = mine.setting(policy, version, steps)
+        except DecodecalcError:  # the engine refuses a step: its rows say why
+            continue
+        sentences = [advice.sentence] if advice.needed is not None or len(s.engines) <= FEW_ENGINES else []
+        cache = mine.cache(policy, version, steps) if len(s.engines) <= FEW_ENGINES else None
+        if sentences or cache:
+            found[policy.name] = ". ".join([*sentences, *([cache] if cache else [])])
+    return found
 
 
 def _verdict(group: LayerGroup, batch: Batch, found: Choice) -> str:
@@ -119,7 +155,7 @@ def _row(head: dict[str, Any], r: Regret) -> dict[str, Any]:
 
 def _saving(layers: int, r: Regret) -> float | None:
     """Seconds that the flag takes off one token, over all layers of the group; None where there is no flag to set."""
-    return None if r.flag_s is None or r.now_s is None else sum_layers([(layers, r.now_s - r.flag_s)])
+    return None if r.flag_s is None or r.own_s is None else sum_layers([(layers, r.own_s - r.flag_s)])
 
 
 def _curve_rows(head: dict[str, Any], found: Choice) -> list[dict[str, Any]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.load import load_calibration
+from decodecalc.cost.model import Terms
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
-from decodecalc.cost.token import sum_layers
+from decodecalc.cost.token import sum_known
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.memory import capacity_notes
 from decodecalc.tables.table import Column, Table, cell, percent
@@ -23,7 +25,13 @@ NOTES = (
 
 
 def predict_table(
-    request: Request, kernel: str, l2: str, launch: str, calibration: str | None, provenance: bool
+    request: Request,
+    kernel: str,
+    l2: str,
+    launch: str,
+    calibration: str | None,
+    provenance: bool,
+    stand_in: bool = False,
 ) -> Table:
     """One row per plan and kernel. A token's time is given where every layer group of the engine could be planned."""
     s = request.scenarios
@@ -36,7 +44,7 @@ def predict_table(
             refused.append(f"not shown: {because(item.engine, item.reason)}")
             continue
         found = [
-            predict(item.plan, s.gpu, known, kernel=k, l2=l2, launch=launch)
+            predict(item.plan, s.gpu, known, kernel=k, stand_in=stand_in, l2=l2, launch=launch)
             for k in (("own", "bundled") if kernel == "both" else (kernel,))
         ]
         for p in found if len({(p.kernel, p.variant) for p in found}) > 1 else found[:1]:
@@ -64,12 +72,14 @@ def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
         "path": plan.path,
         "splits_live": max(plan.splits.live),
         "total_s": p.total_s,
-        "layers_s": sum_layers([(item.layer_group.layers, p.total_s)]),
+        "floor_s": p.floor_s,
+        "stand_in": p.stand_in,
+        "layers_s": sum_known([(item.layer_group.layers, p.total_s)]),
         "token_s": None,
         "low_s": p.low_s,
         "high_s": p.high_s,
         "bound": p.bound,
-        **p.terms,
+        **{f.name: p.terms.get(f.name) for f in fields(Terms)},
         "roofline_s": p.roofline_s,
         "overhead_plus_bytes_s": p.overhead_plus_bytes_s,
         "l2": p.l2,
@@ -84,7 +94,7 @@ def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
 
 def _add_tokens(rows: list[dict[str, Any]], groups: int) -> None:
     """Put the sum over layer groups into every row of one engine, kernel side and batch; `case` is used up."""
-    sums: dict[Any, list[tuple[int, float]]] = {}
+    sums: dict[Any, list[tuple[int, float | None]]] = {}
     # Cases are numbered layer group by layer group: the same batch recurs every `cases per group` numbers.
     per_group = max((row["case"] for row in rows), default=0) + 1
     per_group = max(per_group // groups, 1)
@@ -94,7 +104,7 @@ def _add_tokens(rows: list[dict[str, Any]], groups: int) -> None:
         keys.append((row["engine"], row["version"], side, row.pop("case") % per_group))
         sums.setdefault(keys[-1], []).append((row["layers"], row["total_s"]))
     for row, key in zip(rows, keys):
-        row["token_s"] = sum_layers(sums[key]) if len(sums[key]) == groups else None
+        row["token_s"] = sum_known(sums[key]) if len(sums[key]) == groups else None
 
 
 def _provenance(rows: list[dict[str, Any]]) -> list[str]:
@@ -119,6 +129,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     def varies(key: str) -> bool:
         return len({str(row.get(key)) for row in rows}) > 1
 
+    computes = any((row["compute_s"] or 0) > 1e-8 for row in rows)
     columns = [Column("engine", "engine", align="left", rank=0), Column("kernel", "kernel", align="left")]
     columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
     return [
@@ -130,13 +141,14 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("low_s", "low", human_seconds, rank=0),
         Column("high_s", "high", human_seconds, rank=0),
         Column("token_s", "token", human_seconds),
+        *([Column("floor_s", "at least", human_seconds, rank=0)] if any(r["total_s"] is None for r in rows) else []),
         Column("bound", "bound by", lambda v: BOUNDS[v], align="left", rank=0),
         Column("launch_s", "launch", human_seconds, rank=2),
         Column("fixed_s", "start", human_seconds, rank=2),
         Column("stream_s", "stream", human_seconds, rank=2),
         Column("latency_s", "latency", human_seconds, rank=2),
         # The tensor cores' share matters for MLA-like groups only; without it the terms would not add up there.
-        *([Column("compute_s", "compute", human_seconds, rank=2)] if any(r["compute_s"] > 1e-8 for r in rows) else []),
+        *([Column("compute_s", "compute", human_seconds, rank=2)] if computes else []),
         Column("tail_s", "tail", human_seconds, rank=2),
         Column("gap_s", "gap", human_seconds, rank=2),
         Column("merge_s", "merge", human_seconds, rank=2),

@@ -40,10 +40,9 @@ def sentence(found: Serving) -> str:
         return f"{text}; the weights do not fit on {'these GPUs' if gpus > 1 else 'this GPU'}."
     full, fitting = found.full, found.fitting
     if full is not None and full.attention is not None:
-        text += (
-            f"; attention takes {human_seconds(full.attention.total_s)} of a step at batch {full.batch} "
-            f"and {full.context} keys"
-        )
+        total = full.attention.total_s
+        taken = f"at least {human_seconds(full.attention.floor_s)}" if total is None else human_seconds(total)
+        text += f"; attention takes {taken} of a step at batch {full.batch} and {full.context} keys"
     if fitting is not None:
         limit = found.max_num_seqs
         fit = f"all {limit} sequences fit" if fitting >= limit else f"{fitting} of {limit} sequences fit"
@@ -163,8 +162,9 @@ def _row(load: Load, launch: Launch | None, found: Serving) -> dict[str, Any]:
     )
     if attention is not None and floor is not None:
         rest = floor.total_s
-        row["attention_share_high"] = attention.high_s / (attention.high_s + rest)
-        row["attention_share_low"] = attention.low_s / (attention.low_s + REST_SLACK * rest)
+        high = attention.high_s
+        row["attention_share_high"] = None if high is None else high / (high + rest)
+        row["attention_share_low"] = attention.least_s / (attention.least_s + REST_SLACK * rest)
     row["kv_bytes"] = found.cache.sequence_bytes(load.context) * load.batch
     return row
 
@@ -210,7 +210,9 @@ def _share(found: Serving) -> str:
     full = found.full
     if full is None or full.floor is None or full.attention is None:
         return ""
-    low = full.attention.low_s / (full.attention.low_s + REST_SLACK * full.floor.total_s)
+    if full.attention.high_s is None:
+        return "; the kernel was not calibrated, so that its time has a floor only"
+    low = full.attention.least_s / (full.attention.least_s + REST_SLACK * full.floor.total_s)
     high = full.attention.high_s / (full.attention.high_s + full.floor.total_s)
     return (
         f"; attention is {100 * low:.0f} to {100 * high:.0f} % of a step at batch {full.batch} (the rest is a floor: "

@@ -37,11 +37,11 @@ def against_model(plan: LaunchPlan, layers: int | None) -> AgainstModel:
     from decodecalc.cost.token import sum_layers
 
     try:
-        predicted = predict(plan).total_s
+        predicted = predict(plan).total_s  # None where the engine's own kernel was not calibrated
         s_opt, best = _best(plan.geometry, plan.batch, plan.kv, plan.gpu)
     except InputError:  # a GPU whose bandwidth nobody knows
         return AgainstModel()
-    saving = sum_layers([(layers, max(predicted - best, 0.0))]) if layers else None
+    saving = sum_layers([(layers, max(predicted - best, 0.0))]) if layers and predicted is not None else None
     return AgainstModel(predicted_s=predicted, s_opt=s_opt, best_s=best, saving_s_per_token=saving)
 
 

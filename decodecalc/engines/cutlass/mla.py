@@ -165,7 +165,7 @@ class CutlassMla(Policy):
     )
     traits = Traits(
         server_names=("CUTLASS_MLA", "cutlass_mla"),
-        split_setting=SplitSetting("FORCE_NUM_KV_SPLITS={splits}", "num_kv_splits_arg"),
+        split_setting=SplitSetting("FORCE_NUM_KV_SPLITS={splits}", "num_kv_splits_arg", "vLLM"),
         by_hand_option="num_kv_splits_arg",
         partition=Partition(rule=COUNT),
     )

@@ -46,6 +46,7 @@ MOST_SPLITS = 256  # TORCH_CHECK in mha_fwd
 FEWEST_BLOCKS = 4  # num_splits_heuristic: this many key blocks are never split
 L2_BYTES = 50 * 1024 * 1024  # num_splits_heuristic assumes an H100's L2
 BATCHES_PER_BLOCK = 992  # of the scheduler kernel: 31 per warp, 32 warps; above it nothing is split
+COMBINE_ROWS = {True: 16, False: 8}  # rows of a block of the combine kernel: for V of at most 64 elements, and above
 MARGIN = np.float32(1.1)  # flash_prepare_scheduler.cu, "10% margin"
 
 
@@ -405,12 +406,17 @@ class FlashAttention3(Policy):
 
     traits = Traits(
         server_names=("fa3",),
-        split_setting=SplitSetting("num_splits={splits}", "num_splits_arg"),
-        graph_setting=SplitSetting(
-            "--attention-config.flash_attn_max_num_splits_for_cuda_graph {splits}", "max_num_splits_for_cuda_graph"
+        split_setting=SplitSetting(
+            text="num_splits={splits}", option="num_splits_arg", checked=(1, 2, 4, 8, 16, 32, 64, 128)
         ),
         invariant_option=("batch_invariant", True),
+        graph_setting=SplitSetting(
+            text="--attention-config.flash_attn_max_num_splits_for_cuda_graph {splits}",
+            option="max_num_splits_for_cuda_graph",
+            server="vllm",
+        ),
         graph_option=("cuda_graph", True),
+        requests_in_turn=True,
         partition=Partition(rule=COUNTS),
     )
     rule = (
@@ -590,6 +596,7 @@ class FlashAttention3(Policy):
             live_rows=np.minimum(c.q_len * row_group, block_m),
             state_values=c.v_dim + 1,
             partial_splits=np.where(combined, live, 0),
+            merge_walks=_merge_walks(geo, c, num_splits, batches.largest(np.where(combined, live, 0))),
             scratch_bytes=is_split * num_splits * state_tokens * geo.q_heads * (c.v_dim + 1) * 4,
             determinism=_determinism(given, c.varlen),
             gates=_gates(geo, kv, gpu, options, rules, c, detail, batches.total(columns)),
@@ -621,7 +628,7 @@ def _combine(
     is_split: BoolArray,
 ) -> KernelArray:
     """The combine kernel: flash_fwd_combine_kernel.h. Blocks of requests that took one split return at once."""
-    rows, width = (16, 64) if c.v_dim <= 64 else (8, 128)
+    rows, width = COMBINE_ROWS[c.v_dim <= 64], 64 if c.v_dim <= 64 else 128
     columns = cdiv(c.v_dim, width)
     dense = (cdiv(c.q_len * geo.q_heads, rows), columns, batches.batch)
     if options.cu_seqlens_q:
@@ -635,6 +642,19 @@ def _combine(
     return KernelArray(
         name="FlashAttnFwdCombine", role="merge", grid=grid, threads=256, live_blocks=live, when=is_split
     )
+
+
+def _merge_walks(geo: Geometry, c: _Call, num_splits: Any, most_live: IntArray) -> IntArray:
+    """Splits that the combine kernel's loop visits for a row [N].
+
+    It stops behind the last split with a state. Where a block has fewer rows than it holds, nothing clears the sums of
+    the missing rows in shared memory, and the loop runs over all splits of the compiled kernel: 16, 32, 64, 128, 256.
+    Source: hopper/flash_fwd_combine_kernel.h (the copy of LSE into shared memory, max_valid_split) and
+    flash_fwd_combine_launch_template.h; timed on an H200.
+    """
+    rows = COMBINE_ROWS[c.v_dim <= 64]
+    compiled = np.maximum(next_power_of_2(num_splits), 16)
+    return np.where((geo.q_heads % rows != 0) & (most_live > 0), compiled, most_live)
 
 
 def _determinism(given: int, varlen: bool) -> str:

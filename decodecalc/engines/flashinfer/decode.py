@@ -68,6 +68,7 @@ class FlashInfer(Policy):
         split_setting=SplitSetting("fixed_split_size={pages}", "fixed_split_size_pages"),
         invariant_option=("disable_split_kv", True),
         graph_option=("cuda_graph", True),
+        requests_in_turn=True,
         partition=Partition(rule=SIZE),
     )
     versions = (

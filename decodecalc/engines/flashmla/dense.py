@@ -215,6 +215,7 @@ class FlashMla(Policy):
                 ),
             ),
             key_ranges=found.key_ranges,
+            pieces_in_turn=found.pieces_in_turn,
         )
 
 

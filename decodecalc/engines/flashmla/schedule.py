@@ -76,6 +76,17 @@ class TileSchedule:
         payload, parts = at(self.payload, n), at(self.parts, n)
         return deal_one(self.blocks[n], self.counts[n], self.walked[n], payload, parts, self.overhead)
 
+    def pieces_in_turn(self, n: int) -> tuple[int, ...]:
+        """Pieces with keys that each part of step n walks one after another; parts without any are left out."""
+        lens = np.repeat(self.keys[n], self.counts[n]).tolist()
+        counts = []
+        for part in self.parts_of(n):
+            pieces = range(part.begin_req_idx, part.end_req_idx + 1)
+            starts = (part.begin_block_idx if r == part.begin_req_idx else 0 for r in pieces)
+            ends = (part.end_block_idx * BLOCK_KEYS if r == part.end_req_idx else lens[r] for r in pieces)
+            counts.append(sum(s * BLOCK_KEYS < min(e, lens[r]) for r, s, e in zip(pieces, starts, ends)))
+        return tuple(count for count in counts if count)
+
     def key_ranges(self, n: int) -> Sequence[list[KeyRange]]:
         """Key ranges of every request of step n, equal requests one after another."""
         lens = np.repeat(self.keys[n], self.counts[n]).tolist()

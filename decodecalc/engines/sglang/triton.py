@@ -71,7 +71,12 @@ class SglangTriton(Policy):
     split_flag = "--triton-attention-num-kv-splits"
     traits = Traits(
         server_names=("triton",),
-        split_setting=SplitSetting("--triton-attention-num-kv-splits {splits}", "max_kv_splits_arg"),
+        split_setting=SplitSetting(
+            text="--triton-attention-num-kv-splits {splits}",
+            option="max_kv_splits_arg",
+            server="SGLang",
+            checked=(8, 16, 32, 64, 128),
+        ),
         invariant_option=("deterministic", True),
         longest_option="max_context_len",
         schedules_once_a_step=True,  # get_num_kv_splits runs in init_forward_metadata, before the first layer
@@ -246,6 +251,7 @@ class _Launch(SglangStep):
             block_rows=BLOCK_H if self.grouped else 1,
             live_rows=min(geo.group, BLOCK_H),
             state_values=state,
+            merge_walks=launched,  # _fwd_kernel_stage2 loops over MAX_KV_SPLITS
             scratch_bytes=scratch_rows * geo.q_heads * self.cap * state * 4,
             determinism={"static": "fixed count", "deterministic": "fixed size"}.get(self.mode, "batch-dependent"),
             gates=tuple(gates(self, counts, launched, windowed, keys, split_keys, live, wrong)),

@@ -159,7 +159,9 @@ class Xqa(Policy):
     )
     options_type = XqaOptions
     traits = Traits(
-        split_setting=SplitSetting("TRTLLM_XQA_BLOCKS_PER_SEQUENCE={splits}", "env_blocks_per_sequence"),
+        split_setting=SplitSetting(
+            "TRTLLM_XQA_BLOCKS_PER_SEQUENCE={splits}", "env_blocks_per_sequence", "TensorRT-LLM"
+        ),
         invariant_option=("multi_block_mode", False),
         partition=Partition(rule=IRREGULAR),
     )

@@ -151,7 +151,7 @@ def intensity(trial: Trial) -> Finding:
         verdict, reason = OFF, f"{seen:.0f} B read for {roof.kv_read_bytes} B useful (whole tiles at a window's edge?)"
     if roof.hbm_bytes_per_s:
         achieved = roof.kv_read_bytes / total_s
-        predicted = roof.kv_read_bytes / trial.prediction.total_s / roof.hbm_bytes_per_s
+        predicted = roof.kv_read_bytes / trial.prediction.known_s / roof.hbm_bytes_per_s
         share = achieved / roof.hbm_bytes_per_s
         quantities.append(Quantity("share of the memory roof", predicted, share, "of 1"))
         if share > 1:

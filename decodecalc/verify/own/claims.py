@@ -102,6 +102,8 @@ def time(trial: OwnTrial) -> Finding:
         return skip(10, "a CPU has no GPU time")
     seen, said = trial.time, trial.prediction
     total = seen.median_s
+    if said.total_s is None or said.low_s is None or said.high_s is None:
+        return skip(10, f"measured {total * 1e6:.1f} µs; {', '.join(said.notes)}")
     quantities = (
         Quantity("total", said.total_s, total, "s"),
         Quantity("interval, low", said.low_s, total, "s"),
@@ -148,6 +150,9 @@ def best_setting(trial: OwnTrial) -> Finding:
         return skip(11, "a CPU has no GPU time")
     if setting is None:
         return skip(11, f"{trial.plan.engine} has no setting that fixes its splits")
+    rule_s = trial.prediction.total_s
+    if rule_s is None:
+        return skip(11, f"no advice without a time: {', '.join(trial.prediction.notes)}")
     predicted: dict[int, float] = {}
     measured: dict[int, float] = {}
     for value in settings_to_try(trial.plan, setting.in_pages):
@@ -160,7 +165,7 @@ def best_setting(trial: OwnTrial) -> Finding:
             if not trial.device.alive():
                 raise
             continue  # the library refuses this value
-        predicted[value] = other.prediction.total_s
+        predicted[value] = other.prediction.known_s
     if not measured:
         return skip(11, f"the engine takes no value of {setting.option} for this step")
     advised, best = min(predicted, key=lambda v: predicted[v]), min(measured, key=lambda v: measured[v])
@@ -169,7 +174,7 @@ def best_setting(trial: OwnTrial) -> Finding:
     quantities = (
         Quantity(setting.option, advised, best),
         Quantity("time at the advised value over the best", 1.0, regret, "x"),
-        Quantity("the engine's rule over the best", trial.prediction.total_s / min(predicted.values()), rule, "x"),
+        Quantity("the engine's rule over the best", rule_s / min(predicted.values()), rule, "x"),
     )
     facts = {
         "setting": setting.option,
