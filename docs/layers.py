@@ -45,7 +45,7 @@ LAYERS = (
     Layer(("launch",), "what a launch is: policy, plan, arrays, options, traits"),
     Layer(("engines",), "one folder for each engine: what it launches"),
     Layer(("servers",), "which backend a server of a version chooses"),
-    Layer(("sanity", "scenario", "request"), "what a user's words resolve to"),
+    Layer(("sanity", "scenario", "workload", "request"), "what a user's words resolve to"),
     Layer(("analysis",), "coverage, traffic, roofline, paging, segments"),
     Layer(("cost",), "the time model, and the choice of a split count"),
     Layer(("serving",), "the whole answer to a serve command"),
@@ -60,7 +60,7 @@ LAYERS = (
 )
 # Layers that are mechanism only: no engine and no server is named in them. (`models` cites servers as sources.)
 NAMELESS = (
-    *LAYERS[0].names, "launch", "scenario", "request", "analysis", "cost", "serving", "sweeps", "drift", "trace",
+    *LAYERS[0].names, "launch", "scenario", "workload", "request", "analysis", "cost", "serving", "sweeps", "drift", "trace",
     "verify", "calibrate", "tables", "plot", "cli",
 )  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import decodecalc as dc
-from decodecalc.cost.choice import Regret, server_flag
 from decodecalc.engines import load_policies
 
 
@@ -72,16 +71,6 @@ def test_a_choice_is_plain_values_for_json() -> None:
     assert out["s_opt"] == found.s_opt
     assert out["regrets"][0]["engine"] == "vllm-triton"
     assert out["curve"][0]["splits"] == 1
-
-
-def test_one_flag_for_all_layers_is_chosen_by_the_sum() -> None:
-    """What is best for the sliding layers alone, or the full ones alone, need not be what the server should get."""
-    sliding = Regret(engine="e", version="1", own_s=5.0, flag_times=(("s=1", 3.0), ("s=8", 4.0), ("s=64", 9.0)))
-    full = Regret(engine="e", version="1", own_s=50.0, flag_times=(("s=1", 90.0), ("s=8", 20.0), ("s=64", 18.0)))
-    assert server_flag([(10, sliding), (2, full)]) == ("s=8", 10 * 5.0 + 2 * 50.0 - (10 * 4.0 + 2 * 20.0))
-    assert server_flag([(10, sliding)]) == ("s=1", 20.0)
-    assert server_flag([(10, Regret(engine="e", version="1", own_s=5.0, flag_times=(("s=1", 4.99),)))]) is None
-    assert server_flag([(1, Regret(engine="e", version="1", own_s=5.0))]) is None
 
 
 def test_engines_are_named_in_words_or_given_as_policies() -> None:
