@@ -52,6 +52,7 @@ _REFUSALS = {
     "not_nvidia": "The engine runs on NVIDIA devices only.",
     "not_sm100": "The kernel runs on data-centre Blackwell (compute capability 10.x) only.",
     "not_sm90": "The kernel runs on compute capability 9.0 (Hopper) only.",
+    "other_vendor": "The engine runs on devices of another vendor only.",
     "output_dtype": "No kernel writes this output type from these queries and this cache.",
     "page_size": "The engine does not take pages of this size.",
     "q_len": "The kernel does not take this number of query tokens for each request.",
