@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Output elements beyond which a merge is about bytes (wide blocks), and up to which about its latency (narrow ones).
+# Beyond the first number of output elements a merge is limited by bytes (wide blocks); up to the second it is limited
+# by latency (narrow blocks).
 MANY_MERGED = 400_000
 FEW_MERGED = 32_768
 MOST_MERGED = 512  # states a step
@@ -32,8 +33,9 @@ def key_blocks(head_dim: int) -> tuple[int, int]:
 
 
 def rows_by_eights(rows: int, q_rows: int) -> int:
-    """Rows of a block that are compiled as used, of `rows`: where one block takes all `q_rows` query rows (query tokens
-    x heads of a group), only so many eights, a tensor core's step. Groups of 1 to 8 heads so share one kernel.
+    """Rows of a block, of `rows`, for which code is compiled. Where one block takes all `q_rows` query rows (query
+    tokens x heads of a group), only the multiple of eight that holds them is used, because a tensor core works in steps
+    of eight rows. Groups of 1 to 8 heads therefore share one kernel.
 
     >>> rows_by_eights(16, 4), rows_by_eights(16, 12), rows_by_eights(64, 71)
     (8, 16, 64)
@@ -42,9 +44,8 @@ def rows_by_eights(rows: int, q_rows: int) -> int:
 
 
 def default_rows(q_len: int, group: int, v_dim: int) -> int:
-    """Query rows per block: the packed rows, at least 16 (tensor cores), at most 64, and what fp32 accumulators allow:
-    64 rows × 512 elements take 128 registers of each of 256 threads.
-    """
+    """Query rows per block: the packed rows, but at least 16 (for tensor cores) and at most 64, or what fp32
+    accumulators allow: 64 rows × 512 elements take 128 registers of each of 256 threads."""
     limit = max(16, min(64, 32768 // next_power_of_2(v_dim)))
     return min(limit, max(16, next_power_of_2(q_len * group)))
 
@@ -52,8 +53,9 @@ def default_rows(q_len: int, group: int, v_dim: int) -> int:
 def merge_shape(num_splits: int, rows: int, v_dim: int) -> dict[str, Any]:
     """Merge fields of a LaunchConfig for `rows` output rows (tokens · query heads).
 
-    All states of a row in one step, up to 512: a step waits for its loads before the next one's begin, half a
-    microsecond each. Many small blocks with 16 to 64 elements a thread: each has little to wait for.
+    A step takes all states of a row, up to 512, because a step waits for its loads before those of the next begin,
+    which takes half a microsecond each. There are many small blocks with 16 to 64 elements per thread, so that each
+    waits for little.
     """
     width = max(16, next_power_of_2(v_dim))
     many = rows * v_dim > MANY_MERGED

@@ -1,8 +1,8 @@
-"""Which launch `decode_attention` makes when it is given no config: the one that a registered chooser says.
+"""Chooses the launch of `decode_attention` when it is given no config, by a registered function.
 
-The kernels know nothing of time. A package that does registers a function from a `Problem` to a `LaunchConfig`
-(`decodecalc.cost.bundled` does when it is imported); the last one registered counts. With a config of their own the
-kernels need no chooser.
+The kernels know nothing about time. A package that does registers a function from a `Problem` to a `LaunchConfig`
+(`decodecalc.cost.bundled` does so when it is imported); the last one registered is used. With a config of their own the
+kernels need no such function.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _registered: list[Chooser] = []
 
 
 def register_chooser(chooser: Chooser) -> None:
-    """Let `chooser` answer from now on."""
+    """Uses `chooser` from now on."""
     _registered[:] = [chooser]
 
 
 def choose(problem: Problem) -> LaunchConfig:
-    """The registered chooser's launch. ValueError when there is no chooser."""
+    """The launch that the registered function chooses. Raises ValueError when there is none."""
     if not _registered:
         raise ValueError(
             "decode_attention: no config was given and nothing chooses one: pass config=, or import "

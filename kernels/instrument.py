@@ -1,6 +1,7 @@
-"""What a launch really did, block by block: keys walked, SM, early exit, times. Observed, not assumed.
+"""What a launch really did, block by block: keys walked, SM, early exit, times. All of it is observed, nothing assumed.
 
-The instrumented kernel is the timed kernel with `RECORD` set: same source, same loop, a few stores at the end.
+The instrumented kernel is the timed kernel with `RECORD` set: it has the same source and the same loop, with a few
+stores at the end.
 """
 
 from __future__ import annotations

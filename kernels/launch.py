@@ -1,4 +1,4 @@
-"""The launcher: `decode_attention`, its scratch, and nothing that a CUDA graph cannot hold."""
+"""The launcher `decode_attention` and its scratch. Neither does anything that a CUDA graph cannot capture."""
 
 from __future__ import annotations
 

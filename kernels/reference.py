@@ -1,4 +1,5 @@
-"""The same attention in plain PyTorch, float64, written to be read: the measure of the kernels' correctness."""
+"""The same attention in plain float64 PyTorch, written to be read. The correctness of the kernels is measured against
+it."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def test_fixed_splits_and_caps_leave_sms_idle(judge: Any, events_of: Any) -> Non
     for engine, code, idle in (("vllm-triton", "fixed_splits", 116), ("sglang-triton", "split_cap", 124)):
         audit = judge(events_of(dc.plan(engine, geo, batch, gpu="h200-sxm")), layer_groups=layer, ragged=batch)
         (warning,) = [w for w in audit.groups[0].warnings if w.code == code]
-        assert f"{idle} SMs idle" in warning.text
+        assert f"{idle} SMs are idle" in warning.text
         assert "132" in warning.text
 
 

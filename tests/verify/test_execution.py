@@ -87,7 +87,7 @@ def test_what_is_timed_is_our_own_launch_of_the_engine_s_splits():
 def test_what_the_kernel_cannot_run_says_why():
     latent = Geometry(128, 1, 576, 512, mla=True)
     irregular = plan("flashmla", latent, Batch([4000, 100]), kv=KvCache(page_size=64), gpu=GPU)
-    assert "equal splits" in execution_of(irregular).unsupported
+    assert "splits of one size" in execution_of(irregular).unsupported
     eight_bit = plan("flash-decoding", Geometry(8, 8, 128), Batch([100]), kv=KvCache("int8"), gpu=GPU)
     assert "int8" in execution_of(eight_bit).unsupported
 

@@ -51,7 +51,7 @@ def test_the_summary_counts_and_names_what_failed(report):
     by_number = {c.claim: c for c in report.summary.claims}
     assert (by_number[4].checked, by_number[4].failed) == (18, 1)
     assert (by_number[8].checked, by_number[8].skipped) == (0, 18)
-    assert report.verdict == "18 cases of 6 scenarios, 234 checks: claim 4 (keys): 1 failed, 0 broke"
+    assert report.verdict == "18 cases of 6 scenarios, 234 checks: claim 4 (keys): 1 failed, 0 raised an error"
 
 
 def test_text_and_markdown_show_every_case_the_claims_and_the_trouble(report):

@@ -1,9 +1,9 @@
 """flash-attention-2: split-KV decode of FlashAttention 2, upstream and in vLLM's fork.
 
-One query token per request lets the group be swapped into the query axis (heads = KV heads, rows = group); without the
-swap (several query tokens, a window, ALiBi, or no group) every query head has blocks of its own and the keys are read
-once per query head. The split count comes from the 85 % rule against two blocks per SM. The varlen API, which serving
-engines call, consults that rule only when the group was swapped: otherwise it never splits.
+With one query token per request the group is moved to the query axis (heads = KV heads, rows = group). Without this
+swap (several query tokens, a window, ALiBi, or no group) every query head has blocks of its own, and the keys are read
+once per query head. The split count follows from the 85 % rule with two blocks per SM. The varlen API, which serving
+engines call, applies that rule only when the group was swapped; otherwise it never splits.
 
 Sources: Dao-AILab/flash-attention HEAD 0251105a (2026-08-15, version 2.8.4) and tag v2.8.3, and
 vllm-project/flash-attention HEAD 617264c (2026-08-06). In csrc/flash_attn: flash_api.cpp (mha_fwd_kvcache,
@@ -89,7 +89,7 @@ class FlashAttention2Options(EngineOptions):
     alibi: bool = option(False, "bool", "ALiBi slopes are given: prevents the group swap", flag="alibi_slopes")
     paged: bool = option(True, "bool", "the cache has a block table; off: dense K and V", flag="block_table")
     batch_invariant: bool = option(
-        False, "bool", "num_splits = 1 whatever the batch", flag="VLLM_BATCH_INVARIANT=1 (vLLM), num_splits=1"
+        False, "bool", "num_splits is 1 in any batch", flag="VLLM_BATCH_INVARIANT=1 (vLLM), num_splits=1"
     )
 
 
@@ -120,10 +120,10 @@ class FlashAttention2Detail:
 
 
 def _check_supported(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashAttention2Options, rules: Fa2Rules) -> None:
-    """What the entry point refuses, in its order."""
+    """Raises GateError for what the entry point refuses, in its order."""
     if gpu.is_hip:
         raise GateError(
-            "flash-attention-2: this rule is of the CUDA kernels; ROCm builds launch others (CK, Triton)",
+            "flash-attention-2: this rule is that of the CUDA kernels; ROCm builds launch other kernels (CK, Triton)",
             code="not_cuda",
         )
     if gpu.compute_capability is not None and gpu.compute_capability < (8, 0):
@@ -135,17 +135,19 @@ def _check_supported(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashAttenti
     if kv.dtype not in ("bf16", "fp16"):
         raise GateError(f"flash-attention-2 takes fp16 and bf16 caches only, not {kv.dtype}", code="dtype")
     if geo.sinks:
-        raise GateError("flash-attention-2 has no attention sinks (FlashAttention 3 in vLLM's fork has)", code="sinks")
+        raise GateError(
+            "flash-attention-2 has no attention sinks (FlashAttention 3 in vLLM's fork has them)", code="sinks"
+        )
     if options.paged and kv.page_size % rules.page_multiple:
         other = "upstream needs 256" if rules.page_multiple == 16 else "vLLM's fork (@vllm-0.33) needs only 16"
         raise GateError(
             f"flash-attention-2 ({rules.name}): page size must be a multiple of {rules.page_multiple}, not "
-            f"{kv.page_size} ({other}); a start-up error, not a slow path",
+            f"{kv.page_size} ({other}); this is an error at start-up and not a slow path",
             code=f"page_size_not_multiple_of_{rules.page_multiple}",
         )
     if geo.head_dim > 256:
         raise GateError(
-            f"flash-attention-2 takes head dims up to 256, not {geo.head_dim}; a start-up error",
+            f"flash-attention-2 takes head dims up to 256, not {geo.head_dim}; this is an error at start-up",
             code="head_dim_too_large",
         )
     if geo.v_dim != geo.head_dim:
@@ -420,7 +422,7 @@ def _check_num_splits(asked: int, api: str, paged: bool, consulted: BoolArray, r
         )
     if asked > MOST_SPLITS and consulted.any():
         raise GateError(
-            f"flash-attention-2 takes at most {MOST_SPLITS} splits, not {asked}; a start-up error",
+            f"flash-attention-2 takes at most {MOST_SPLITS} splits, not {asked}; this is an error at start-up",
             code="too_many_splits",
         )
     if asked > 1 and paged and not consulted.all():
@@ -451,7 +453,7 @@ def _gates(
 
     def why_not_swapped(n: int) -> str:
         if at(d.gqa_swapped, n):
-            return f"one query token: the group of {geo.group} becomes query rows; K and V are read once"
+            return f"there is one query token, so the group of {geo.group} becomes query rows; K and V are read once"
         reasons = [
             (geo.group == 1, "group is 1"),
             (at(batches.max_q_len, n) > 1, f"{at(batches.max_q_len, n)} query tokens"),
@@ -460,22 +462,22 @@ def _gates(
             (geo.head_dim % 8 != 0, "head dim is not a multiple of 8"),
         ]
         said = ", ".join(text for holds, text in reasons if holds) or "a right window"
-        return f"not swapped ({said}): K and V are read {at(d.kv_reads_per_key, n)} times"
+        return f"the group is not swapped ({said}), so K and V are read {at(d.kv_reads_per_key, n)} times"
 
     def why_split(n: int) -> str:
         if not at(d.rule_consulted, n):
-            return "the varlen API consults the rule only when the group was swapped: 1 split"
+            return "the varlen API applies the rule only when the group was swapped, so there is 1 split"
         if asked >= 1:
-            return f"num_splits = {asked} given: the rule is not run"
+            return f"num_splits = {asked} is given, so the rule is not applied"
         m, slots, splits = at(d.batch_nheads_mblocks, n), d.heuristic_sm_slots, at(d.effective_splits, n)
         if fills_without_split(m, slots):
-            return f"{m} blocks >= 0.8 x {slots} slots: 1 split"
-        return f"{m} blocks against {slots} slots, {at(d.num_n_blocks, n)} key blocks: {splits} splits by the 85 % rule"
+            return f"{m} blocks >= 0.8 x {slots} slots, so there is 1 split"
+        return f"{m} blocks for {slots} slots and {at(d.num_n_blocks, n)} key blocks give {splits} splits (85 % rule)"
 
     def why_live(n: int) -> str:
         most, splits = int(live[n].max()), at(d.effective_splits, n)
         from_ = "its own length" if rules.splits_live_length else f"the capacity of {at(d.seqlen_k_seen, n)} keys"
-        return f"each request is cut by {from_}: {most} of {splits} splits have keys in the longest request"
+        return f"each request is cut by {from_}; {most} of {splits} splits have keys in the longest request"
 
     def why_invariant(n: int) -> str:
         if asked == 1:
@@ -483,7 +485,7 @@ def _gates(
         if asked > 1:
             return f"num_splits = {asked}: a fixed count, the same in any batch but not as the request grows"
         if not at(d.rule_consulted, n):
-            return "one split whatever the batch"
+            return "every request has one split in any batch"
         unsplit = at(d.batch_nheads_mblocks, n)
         return (
             f"the count depends on the batch; num_splits=1 (vLLM: VLLM_BATCH_INVARIANT=1) fixes it and leaves "

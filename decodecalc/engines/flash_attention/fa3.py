@@ -1,13 +1,13 @@
 """flash-attention-3: split decode of FlashAttention 3 (Hopper), upstream and in vLLM's fork.
 
-The group always shares a block when the keys are split (PackGQA): rows = query tokens x group. As soon as per-request
-lengths are passed (`seqused_k` or `cu_seqlens_q`, what every serving engine does) the batch counts as one, the split
-count of the 85 % rule is only an upper bound, and a kernel on the device picks each request's count from all lengths.
+The group always shares a block when the keys are split (PackGQA): rows = query tokens x group. When per-request lengths
+are passed (`seqused_k` or `cu_seqlens_q`, as every serving engine does), the batch counts as one request, the split
+count of the 85 % rule is only an upper bound, and a kernel on the device chooses each request's count from all lengths.
 That kernel ignores windows. The main kernel is persistent: one block per SM takes work tiles until none is left.
 
-Three counts, never mixed: `detail.heuristic_splits` is what the rule would choose, `num_splits` (launched) the bound in
-force, which sizes the buffers and is frozen in a CUDA graph, and `detail.dynamic_splits` (requested) what the device
-kernel picks at every replay.
+Three counts are kept apart. `detail.heuristic_splits` is what the rule would choose. `num_splits` (launched) is the
+bound in force, which sizes the buffers and is frozen in a CUDA graph. `detail.dynamic_splits` (requested) is what the
+device kernel chooses at every replay.
 
 Sources, folder hopper of Dao-AILab/flash-attention HEAD 0251105a (2026-08-15) and vllm-project/flash-attention HEAD
 617264c (2026-08-06): flash_api.cpp (mha_fwd, get_num_splits, get_pack_gqa, get_pagedkv_tma), heuristics.h, tile_size.h,
@@ -93,7 +93,7 @@ class FlashAttention3Options(EngineOptions):
         low=1,
     )
     batch_invariant: bool = option(
-        False, "bool", "num_splits = 1 whatever the batch", flag="VLLM_BATCH_INVARIANT=1 (vLLM), num_splits=1"
+        False, "bool", "num_splits is 1 in any batch", flag="VLLM_BATCH_INVARIANT=1 (vLLM), num_splits=1"
     )
     causal: bool = option(True, "bool", "causal argument", flag="causal")
     window_left: int | None = option(
@@ -176,7 +176,7 @@ def _arch(gpu: Gpu) -> int:
 
 
 def _check_supported(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashAttention3Options, rules: Fa3Rules) -> None:
-    """What the entry point or the build refuses, in the entry point's order."""
+    """Raises GateError for what the entry point or the build refuses, in the entry point's order."""
     arch = _arch(gpu)
     if gpu.is_hip or arch not in rules.archs:
         has = "an AMD device" if gpu.is_hip else f"compute capability {arch // 10}.{arch % 10}"
@@ -192,15 +192,16 @@ def _check_supported(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashAttenti
     if options.paged and rules.fork and kv.page_size % 16:
         raise GateError(
             f"flash-attention-3 in vLLM: page size must be a multiple of 16, not {kv.page_size} (upstream takes any); "
-            f"a start-up error, not a slow path",
+            f"this is an error at start-up and not a slow path",
             code="page_size_not_multiple_of_16",
         )
     if geo.sinks and not rules.fork:
-        raise GateError("flash-attention-3 upstream has no attention sinks; vLLM's fork has (s_aux)", code="sinks")
+        raise GateError("flash-attention-3 upstream has no attention sinks; vLLM's fork has them (s_aux)", code="sinks")
     d, dv = _widths(geo)
     if d > 256:
         raise GateError(
-            f"flash-attention-3 takes head dims up to 256, not {d}; a start-up error", code="head_dim_too_large"
+            f"flash-attention-3 takes head dims up to 256, not {d}; this is an error at start-up",
+            code="head_dim_too_large",
         )
     if dv != d and not (128 < d <= 192 and 96 < dv <= 128) and not (d <= 64 and dv <= 512):
         raise GateError(
@@ -486,7 +487,7 @@ class FlashAttention3(Policy):
         num_splits = np.full_like(rule_splits, given) if given else rule_splits
         if given > MOST_SPLITS:
             raise GateError(
-                f"flash-attention-3 takes at most {MOST_SPLITS} splits, not {given}; a start-up error",
+                f"flash-attention-3 takes at most {MOST_SPLITS} splits, not {given}; this is an error at start-up",
                 code="too_many_splits",
             )
         pack = _pack_gqa(c, geo, options, rules, non_tma, num_splits > 1)
@@ -676,13 +677,15 @@ def _gates(
     given = d.num_splits_given
 
     def why_arch(n: int) -> str:
-        known = "" if gpu.compute_capability else " (not known for this GPU: taken as Hopper)"
+        known = "" if gpu.compute_capability else " (it is not known for this GPU, so Hopper is assumed)"
         return f"{rules.name}, kernels of compute capability {c.arch // 10}.{c.arch % 10}{known}"
 
     def why_packed(n: int) -> str:
         if at(d.pack_gqa_in_kernel, n):
-            return f"{at(c.packed_rows, n)} rows (tokens x group) share a tile of {at(d.block_m, n)}: K and V read once"
-        return f"each query head has tiles of its own: K and V are read {geo.group} times"
+            return (
+                f"{at(c.packed_rows, n)} rows (tokens x group) share a tile of {at(d.block_m, n)}: K, V are read once"
+            )
+        return f"each query head has tiles of its own, so K and V are read {geo.group} times"
 
     def why_tma(n: int) -> str:
         if not c.paged:
@@ -703,28 +706,28 @@ def _gates(
             )
             return f"{source}: num_splits = {given}; the rule would give {at(d.heuristic_splits, n)}"
         tiles, blocks = at(d.total_mblocks, n), at(d.num_n_blocks, n)
-        counted = "batch counted as 1" if d.varlen else "whole batch"
+        counted = "the batch counts as 1" if d.varlen else "of the whole batch"
         if fills_without_split(tiles, c.sms):
             return f"{tiles} tiles ({counted}) >= 0.8 x {c.sms} SMs"
         if blocks <= FEWEST_BLOCKS:
-            return f"{blocks} key blocks: up to {FEWEST_BLOCKS} are never split"
-        return f"{tiles} tiles ({counted}), {blocks} key blocks, {c.sms} SMs: {at(d.num_splits, n)} by the 85 % rule"
+            return f"{blocks} key blocks; up to {FEWEST_BLOCKS} are never split"
+        return f"{tiles} tiles ({counted}), {blocks} key blocks, {c.sms} SMs: {at(d.num_splits, n)} splits (85 % rule)"
 
     def why_dynamic(n: int) -> str:
         if not d.varlen:
-            return f"no per-request lengths: every request takes num_splits = {at(d.num_splits, n)}"
+            return f"no per-request lengths are passed, so every request takes num_splits = {at(d.num_splits, n)}"
         picked = d.dynamic_splits[n]
         return (
-            f"num_splits {at(d.num_splits, n)} is a bound; the device picks {int(picked.min())} to {int(picked.max())} "
-            f"per request, {at(d.requests_combined, n)} go through the combine kernel"
+            f"num_splits {at(d.num_splits, n)} is a bound; the device chooses {int(picked.min())} to "
+            f"{int(picked.max())} splits per request, and the combine kernel merges {at(d.requests_combined, n)} requests"
         )
 
     def why_bound(n: int) -> str:
         if not (options.cuda_graph and given and not options.batch_invariant and not options.num_splits_arg):
-            return "no CUDA graph bound in force"
+            return "no bound of a CUDA graph is in force"
         wanted = at(d.heuristic_splits, n)
         return (
-            f"captured with num_splits {given} (buffers and kernel are frozen), counts are picked at every replay; "
+            f"captured with num_splits {given} (buffers and kernel are frozen); counts are chosen at every replay; "
             f"the rule would allow {wanted}"
         )
 

@@ -322,7 +322,7 @@ def _check_call(geo: Geometry, kv: KvCache, c: Call, cfg: ForwardConfig) -> None
         raise GateError("flash-attention-4 runs absorbed MLA on Blackwell (10.x, 11.x) only", code="mla_arch")
     if (c.head_dim, c.v_dim) != (64, 512):
         raise GateError(
-            f"flash-attention-4: an MLA latent of 512 with 64 for the positions, not {c.v_dim} with {c.head_dim}",
+            f"flash-attention-4: an MLA latent has 512 elements and 64 for positions, not {c.v_dim} with {c.head_dim}",
             code="mla_widths",
         )
     if c.local:
@@ -753,8 +753,8 @@ def _gates(
     def why_packed(n: int) -> str:
         rows = at(c.max_seqlen_q * c.rows_per_token, n)
         if at(d.pack_gqa, n):
-            return f"{rows} rows (tokens x group) share tiles of {d.tile_m} rows: K and V are read once"
-        return f"each query head has tiles of its own: K and V are read {c.q_heads // c.kv_heads} times"
+            return f"{rows} rows (tokens x group) share tiles of {d.tile_m} rows, so K and V are read once"
+        return f"each query head has tiles of its own, so K and V are read {c.q_heads // c.kv_heads} times"
 
     def why_split(n: int) -> str:
         if d.head_groups is not None:
@@ -766,18 +766,18 @@ def _gates(
         if c.own_hd256_kernel:
             return f"the kernel for D 256 on compute capability {c.arch // 10}.x has no split form"
         if c.num_splits >= 1:
-            return f"num_splits = {c.num_splits} is given: {at(d.num_splits, n)} in force"
+            return f"num_splits = {c.num_splits} is given, and {at(d.num_splits, n)} is in force"
         return (
             f"{blocks} blocks before splitting, {pieces} key blocks (up to {mla.FEWEST_BLOCKS} are never split), "
-            f"{c.sms} SMs: {at(d.num_splits, n)}"
+            f"{c.sms} SMs give {at(d.num_splits, n)} splits"
         )
 
     def why_dynamic(n: int) -> str:
         if not at(d.prepare_kernel_launched, n):
-            return f"no scheduler kernel: every request takes num_splits = {at(d.num_splits, n)}"
+            return f"no scheduler kernel runs, so every request takes num_splits = {at(d.num_splits, n)}"
         picked = d.dynamic_splits[n]
         return (
-            f"num_splits {at(d.num_splits, n)} is a bound; a kernel on the device picks {int(picked.min())} to "
+            f"num_splits {at(d.num_splits, n)} is a bound; a kernel on the device chooses {int(picked.min())} to "
             f"{int(picked.max())} splits for each request"
         )
 

@@ -1,14 +1,14 @@
 """flashinfer: the plan half of FlashInfer's paged batch decode, for both of its kernels.
 
-A chunk of pages is chosen on the host (`plan`), then one grid axis holds every (request, query tile, chunk) work item.
-Two planners: `cuda_cores` sizes the grid from an occupancy query and picks whole pages; `tensor_cores` is the prefill
-planner at few query rows: it packs the group into the query rows, clamps the length to the sliding window first and
-assumes two blocks per SM whatever the kernel. vLLM always takes the latter.
+The host chooses a chunk of pages (`plan`), and one grid axis then holds every (request, query tile, chunk) work item.
+There are two planners. `cuda_cores` sizes the grid from an occupancy query and chooses whole pages. `tensor_cores` is
+the prefill planner at few query rows: it packs the group into the query rows, limits the length to the sliding window
+first, and assumes two blocks per SM for every kernel. vLLM always takes `tensor_cores`.
 
 Read from flashinfer-ai/flashinfer: include/flashinfer/attention/scheduler.cuh (DecodePlan, PrefillSplitQOKVIndptr,
 PrefillBinarySearchKVChunkSize), include/flashinfer/utils.cuh (FA2DetermineCtaTileQ, DISPATCH_GQA_GROUP_SIZE),
-include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfer/decode.py (the wrapper); the wheels of
-0.6.18, 0.7.0, 0.7.1, 0.7.2.post1 and 0.7.4 besides.
+include/flashinfer/attention/{decode,prefill,cascade}.cuh (launchers), flashinfer/decode.py (the wrapper), and the
+wheels of 0.6.18, 0.7.0, 0.7.1, 0.7.2.post1 and 0.7.4.
 """
 
 from __future__ import annotations
@@ -166,17 +166,17 @@ class FlashInfer(Policy):
     ) -> Launches:
         """The rule on arrays.
 
-        GateError: MLA (another kernel), AMD, a compute capability below 7.5, a head dim or element type that no kernel
-        is compiled for, a group that CUDA cores are not compiled for, and what the wrapper refuses.
+        Raises GateError for MLA (which another kernel runs), AMD, a compute capability below 7.5, a head dim or element
+        type that no kernel is compiled for, a group that CUDA cores are not compiled for, and what the wrapper refuses.
         """
         rules: FlashInferRules = version.rules
         if geo.mla:
             raise GateError("flashinfer: MLA runs in another kernel of FlashInfer that has no policy here", "mla")
         if gpu.is_hip:
-            raise GateError(f"flashinfer: an NVIDIA kernel; {gpu.label} is an AMD device", "not_nvidia")
+            raise GateError(f"flashinfer is an NVIDIA kernel, and {gpu.label} is an AMD device", "not_nvidia")
         if gpu.compute_capability is not None and gpu.compute_capability < LEAST_CAPABILITY:
             raise GateError(
-                f"flashinfer: compute capability 7.5 and newer, not {'.'.join(map(str, gpu.compute_capability))}",
+                f"flashinfer needs compute capability 7.5 or newer, not {'.'.join(map(str, gpu.compute_capability))}",
                 "compute_capability",
             )
         if geo.head_dim % 16 or geo.v_dim % 16:
@@ -184,7 +184,7 @@ class FlashInfer(Policy):
                 f"flashinfer: head dims must be multiples of 16, not {geo.head_dim}/{geo.v_dim}", "head_dim"
             )
         if kv.dtype not in KV_DTYPES:
-            raise GateError(f"flashinfer: keys of {', '.join(KV_DTYPES)}, not {kv.dtype}", "kv_dtype")
+            raise GateError(f"flashinfer takes keys of {', '.join(KV_DTYPES)}, not {kv.dtype}", "kv_dtype")
         path = options.path
         if path == "auto":
             path = "tensor_cores" if kv.dtype == "fp8" or geo.group >= TENSOR_CORE_GROUP else "cuda_cores"

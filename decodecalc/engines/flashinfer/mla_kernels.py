@@ -85,16 +85,16 @@ def checked_tile_keys(geo: Geometry, kv: KvCache, gpu: Gpu, backend: str) -> int
     if not geo.mla:
         raise GateError("flashinfer-mla: needs an MLA geometry (one latent per key, both key and value)", "not_mla")
     if gpu.is_hip:
-        raise GateError(f"flashinfer-mla: an NVIDIA kernel; {gpu.label} is an AMD device", "not_nvidia")
+        raise GateError(f"flashinfer-mla is an NVIDIA kernel, and {gpu.label} is an AMD device", "not_nvidia")
     if geo.kv_heads != 1:
-        raise GateError(f"flashinfer-mla: one latent for all heads, not {geo.kv_heads} KV heads", "kv_heads")
+        raise GateError(f"flashinfer-mla takes one latent for all heads, not {geo.kv_heads} KV heads", "kv_heads")
     if geo.window is not None or geo.sinks or geo.softcap:
-        raise GateError("flashinfer-mla: no sliding window, sinks or soft cap", "window_sinks_or_softcap")
+        raise GateError("flashinfer-mla has no sliding window, sinks or soft cap", "window_sinks_or_softcap")
     ckv, kpe = geo.v_dim, geo.head_dim - geo.v_dim
     if ckv % 128 or kpe % 64 or (backend == "fa3" and ckv not in FA3_VALUE_DIMS):
         raise GateError(
-            f"flashinfer-mla: values of a multiple of 128 (fa3: 128, 256, 512) and a rotary part of a multiple of 64, "
-            f"not {ckv} and {kpe}",
+            f"flashinfer-mla needs value widths of a multiple of 128 (fa3: 128, 256, 512) and a rotary part of a "
+            f"multiple of 64, not {ckv} and {kpe}",
             "head_dim",
         )
     capability = gpu.compute_capability
@@ -116,7 +116,7 @@ def _check_types(kv: KvCache, gpu: Gpu, ckv: int, kpe: int) -> None:
             )
     elif kv.dtype not in ("bf16", "fp16") or kv.query_dtype != kv.dtype:
         raise GateError(
-            f"flashinfer-mla: bf16 or fp16 keys and queries alike, or FP8 keys, not {kv.dtype} keys and "
+            f"flashinfer-mla takes bf16 or fp16 for both keys and queries, or FP8 keys, not {kv.dtype} keys and "
             f"{kv.query_dtype} queries",
             "dtype",
         )

@@ -1,4 +1,4 @@
-"""The conditions of a sglang-triton step, put into words with their numbers."""
+"""Puts the conditions of a sglang-triton step into words, with their numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gates(
     live: IntArray,
     wrong: int,
 ) -> Iterator[GateArray]:
-    """Conditions in the order the engine meets them, worded on demand."""
+    """The conditions in the order in which the engine meets them; their words are made when somebody reads them."""
     opt, geo, gpu = step.opt, step.geo, step.gpu
     longest = step.batches.max_seq_len
     if geo.mla:
@@ -37,7 +37,7 @@ def gates(
             lambda n: (
                 step.lean_reason(n)
                 + (
-                    ": a persistent grid; ranges are those of the first KV head, others are cut elsewhere"
+                    ": the grid is persistent; key ranges are those of the first KV head, others are cut elsewhere"
                     if at(step.lean, n)
                     else ": the standard kernel runs"
                 )
@@ -51,7 +51,7 @@ def gates(
             lambda n: (
                 f"every row uses the cap, {at(step.cap, n)}"
                 if step.mode == "static"
-                else "ignored: deterministic mode has its own counts"
+                else "the setting is ignored, because deterministic mode has its own counts"
             ),
         )
     if step.mode == "adaptive":
@@ -81,7 +81,7 @@ def gates(
             "no_padding_rows",
             np.asarray(step.padded == 0),
             lambda n: (
-                f"the graph of {opt.padded_batch} rows runs {at(step.padded, n)} rows of length 1 beside "
+                f"the graph of {opt.padded_batch} rows runs {at(step.padded, n)} rows of length 1 besides "
                 f"{at(step.batches.batch, n)} requests"
                 + ("; they set the shortest length to 1" if step.mode == "adaptive" and at(step.padded, n) else "")
             ),
@@ -102,7 +102,7 @@ def gates(
         "every_split_live",
         np.logical_or((live == counts.splits).all(axis=1), step.lean_runs),
         lambda n: (
-            "the lean kernel has its own cuts"
+            "the lean kernel cuts keys in its own way"
             if at(step.lean_runs, n)
             else _say_rounding(n, counts, keys, split_keys, live)
         ),
@@ -115,7 +115,7 @@ def gates(
             lambda n: (
                 f"rows read their last {step.window} keys (models hand over their window, {geo.window}, minus 1) "
                 f"with counts made for full lengths"
-                + ("" if at(same, n) else "; SGLang computes counts for window lengths too but does not use them")
+                + ("" if at(same, n) else "; SGLang also computes counts for window lengths, but does not use them")
             ),
         )
     if geo.group > BLOCK_H:
@@ -155,23 +155,23 @@ def _say_mla_cap(step: SglangStep, n: int) -> str:
 
 def _say_deterministic(step: SglangStep, n: int) -> str:
     if not step.opt.deterministic:
-        return "off: a row's splits depend on the rest of its batch"
+        return "the mode is off, so the splits of a row depend on the rest of its batch"
     if at(step.lean_runs, n):
-        return f"on, but {step.version} runs the lean kernel all the same, which cuts by the whole batch"
+        return f"the mode is on, but {step.version} still runs the lean kernel, which cuts by the whole batch"
     return (
         f"n = ceil(L / {step.tile_size}), cap ceil({at(step.context, n)} / {step.tile_size}) = {at(step.cap, n)}; "
-        f"the kernel then evens the n splits out, so boundaries move as a request grows, never with its batch"
+        f"the kernel then makes the n splits equal, so boundaries move as a request grows and never with its batch"
     )
 
 
 def _say_untuned(step: SglangStep) -> str:
     if not step.rules.mla_tune:
-        return f"{step.version} has no tuned geometry (0.5.18 on)"
-    return "applies to MLA of head_dim 576 on gfx950 only"
+        return f"{step.version} has no tuned geometry (it exists from 0.5.18 on)"
+    return "the tuned geometry applies to MLA of head_dim 576 on gfx950 only"
 
 
 def _say_rounding(n: int, counts: Counts, keys: IntArray, split_keys: IntArray, live: IntArray) -> str:
-    """The row that loses most splits to the rounding, in numbers."""
+    """The row that loses the most splits to the rounding, in numbers."""
     asked = np.broadcast_to(counts.splits, live.shape)[n]
     worst = int(np.argmax(asked - live[n]))
     return (

@@ -1,8 +1,9 @@
-"""SGLang's lean decode kernel: a persistent grid on AMD GPUs that deals the KV tiles out evenly (sglang 0.5.19 on).
+"""SGLang's lean decode kernel: a persistent grid on AMD GPUs that distributes the KV tiles evenly (sglang 0.5.19 on).
 
-One launch has about as many blocks as there are compute units. Laid end to end, the tiles of all requests form a row;
-there is a row per KV head and block of 16 query heads, and each thread block takes a contiguous run of the rows' tiles.
-A request cut by run boundaries is finished inside the kernel by the block that holds its first tile: no merge kernel.
+One launch has about as many blocks as there are compute units. The tiles of all requests, placed one after another,
+form a row. There is a row per KV head and block of 16 query heads, and each thread block takes a contiguous run of the
+tiles of these rows. A request that is cut by the end of a run is finished inside the kernel by the block that holds its
+first tile, so there is no merge kernel.
 
 Source: `kernels/ops/attention/decode_attention.py` (`lean_decode_seqlen_gate`, `lean_capture_policy`,
 `_should_use_lean_decode`, `_lean_decode_launch_params`, `_lean_attention_decode_kernel`) and
@@ -106,7 +107,7 @@ class LeanLaunch:
 
 
 def _run_of(tile: Any, run: Any, full: Any) -> Any:
-    """The block whose run holds a tile: the first `full` blocks have `run` tiles each, the others one less."""
+    """The block whose run holds a tile. The first `full` blocks have `run` tiles each, the others one less."""
     return np.where(tile < full * run, tile // run, full + (tile - full * run) // np.maximum(run - 1, 1))
 
 

@@ -12,7 +12,7 @@ MIN_BLOCK_KV = 32  # decode_attention.py:_MIN_BLOCK_KV, the keys every split len
 BLOCK_H = 16  # query heads of a grouped tile
 DEFAULT_CAP, DEFAULT_CAP_HIP = 8, 16  # server_args.py:triton_attention_num_kv_splits, _handle_amd_specifics
 DETERMINISTIC_TILE = 256  # SGLANG_TRITON_DECODE_SPLIT_TILE_SIZE
-ASSUMED_CONTEXT = 131072  # stands in for the model's context length where the user gives none
+ASSUMED_CONTEXT = 131072  # the model's context length where the user gives none
 KV_SPLIT_WARPS = 4  # Triton's default, which the scheduler kernel is launched with
 
 # gfx950 stage-1 geometry (decode_attention.py:_MLA_BUCKETS): up to this many rows, warps, most splits.
@@ -51,7 +51,7 @@ class SglangOptions(EngineOptions):
     max_kv_splits_arg: int | None = option(
         None,
         "int?",
-        "cap on the splits of a row; 8, or 16 on AMD, where SGLang overwrites the flag",
+        "most splits of a row; 8, or 16 on AMD, where SGLang overwrites the flag",
         flag="--triton-attention-num-kv-splits",
         low=1,
     )
@@ -67,7 +67,7 @@ class SglangOptions(EngineOptions):
     split_tile_size: int | None = option(
         None,
         "int?",
-        "keys per split: 256 when deterministic, else off; when set, the cap is ceil(max_context_len / tile)",
+        "keys per split; 256 in deterministic mode, otherwise off; when set, the cap is ceil(max_context_len / tile)",
         flag="--triton-attention-split-tile-size / SGLANG_TRITON_DECODE_SPLIT_TILE_SIZE",
         low=1,
     )

@@ -38,8 +38,9 @@ def read_step(text: str) -> StepNote | None:
 
 
 def _vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
-    """SGLang counts splits on the device, with static or deterministic counts excepted; vLLM's Triton MLA, which has
-    the same kernel names, never does. Without that kernel the grid's last extent speaks: SGLang's cap has a default."""
+    """Votes by the kernel that counts splits: SGLang counts them on the device, except with static or deterministic
+    counts, and vLLM's Triton MLA, which has the same kernel names, never does. Without that kernel the last extent of
+    the grid decides, because SGLang's cap has a default."""
     if group.kind.kernel == LEAN:
         return Vote(strength=Strength.SURE, why=group.kind.why, split=True)
     grid = group.stage1.grid
@@ -60,7 +61,7 @@ def _infer(group: LaunchGroup, q_heads: int | None) -> Inferred:
     16 query heads of a larger one; without groups it is one head."""
     (batch, blocks, splits), merge = grids(group)
     if group.kind.kernel == LEAN:
-        return Inferred(q_heads=q_heads, how="persistent grid: neither heads nor splits in it")
+        return Inferred(q_heads=q_heads, how="the grid is persistent and shows neither heads nor splits")
     if merge is not None:
         q_heads = merge[1]
     how = "grid (requests, head blocks, splits), merge (requests, query heads)"
@@ -70,7 +71,7 @@ def _infer(group: LaunchGroup, q_heads: int | None) -> Inferred:
     elif q_heads is not None and q_heads % blocks == 0 and q_heads // blocks < BLOCK_H:
         kv_heads = blocks
     elif q_heads is not None and q_heads % blocks == 0:
-        how += "; KV heads unknown: blocks of 16 query heads fit any group of 16 or more"
+        how += "; KV heads are not known, because blocks of 16 query heads fit any group of 16 or more"
     ratio = None if kv_heads is None or q_heads is None else q_heads // kv_heads
     return Inferred(
         q_heads=q_heads,
@@ -96,21 +97,21 @@ def _explained(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iter
 
 
 def _split_cap(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """sgl-project/sglang#27786: the default cap of 8 at small batches."""
+    """Warns of the default cap of 8 at small batches (sgl-project/sglang#27786)."""
     grid, sms = launch.group.stage1.grid, launch.sm_count
     if grid is None or not sms or grid[2] > LARGEST_LOW_CAP or launch.group.kind.kernel == LEAN:
         return
     blocks = grid[0] * grid[1] * grid[2]
     if blocks < sms:
         text = (
-            f"the cap of {grid[2]} splits makes {blocks} blocks for {sms} SMs: {sms - blocks} SMs idle; raise "
+            f"the cap of {grid[2]} splits makes {blocks} blocks for {sms} SMs, so {sms - blocks} SMs are idle; raise "
             f"--triton-attention-num-kv-splits (S* is {-(-sms // (grid[0] * grid[1]))})"
         )
         yield LaunchWarning(code="split_cap", text=text)
 
 
 def _wrong_kv_heads(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """Blocks are mapped to wrong KV heads for groups over 16 that 16 does not divide
+    """Warns of blocks that are mapped to wrong KV heads: those of groups over 16 that 16 does not divide
     (decode_attention.py:_fwd_grouped_kernel_stage1, cur_kv_head)."""
     for gate in () if launch.plan is None else launch.plan.gates:
         if gate.name == "kv_head_mapping" and not gate.passed:

@@ -105,8 +105,8 @@ class SglangTriton(Policy):
         options: SglangOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. Raises InputError for lengths and batches that no SGLang step has, GateError for launches
-        that fail in this version."""
+        """The rule on arrays. Raises InputError for lengths and batches that no SGLang step has, and GateError for
+        launches that fail in this version."""
         rules: SglangRules = version.rules
         return _Launch(geo, batches, gpu, options, rules, version.name).launches()
 

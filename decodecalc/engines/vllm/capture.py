@@ -1,4 +1,4 @@
-"""CUDA-graph capture sizes of vLLM: the token counts for which it records a graph and to which it pads a decode step.
+"""CUDA-graph capture sizes of vLLM: the token counts for which it records a graph, and to which it pads a decode step.
 
 Read from vllm/config/vllm.py (`VllmConfig._set_cudagraph_sizes`) and vllm/config/compilation.py
 (`CompilationConfig.adjust_cudagraph_sizes_for_spec_decode`) of the vLLM wheels 0.12.0 to 0.33.0.
@@ -50,8 +50,9 @@ def capture_sizes(
 ) -> tuple[int, ...]:
     """The sizes (tokens, ascending) that a server with these settings captures.
 
-    `is_data_center_blackwell`: compute capability 10.x. GateError (code `capture_sizes`) where the server refuses to
-    start: no size left, or a list whose largest entry contradicts the maximum that was also given.
+    `is_data_center_blackwell` stands for compute capability 10.x. Raises GateError (code `capture_sizes`) where the
+    server refuses to start: when no size is left, or when the largest entry of a list contradicts a maximum that is
+    also given.
 
     >>> capture_sizes(max_num_seqs=12)
     (1, 2, 4, 8, 12, 16, 24)
@@ -90,9 +91,9 @@ def capture_sizes(
 
 
 def round_for_drafts(sizes: Sequence[int], query_len: int) -> tuple[int, ...]:
-    """`sizes` as the V1 model runner makes them multiples of a decode step's tokens per request.
+    """`sizes` rounded as the V1 model runner does: to multiples of the tokens that a request has in a decode step.
 
-    GateError (code `capture_sizes`) where no multiple is left under the largest size.
+    Raises GateError (code `capture_sizes`) where no multiple is left under the largest size.
 
     >>> round_for_drafts((1, 2, 4, 8, 16), 3)
     (3, 6, 9)
@@ -113,14 +114,14 @@ def round_for_drafts(sizes: Sequence[int], query_len: int) -> tuple[int, ...]:
 
 
 def _grid(ceiling: int) -> list[int]:
-    """1, 2, 4, every 8 below 256, every 16 from there, up to `ceiling`."""
+    """The sizes 1, 2, 4, every multiple of 8 below 256 and every multiple of 16 from there on, up to `ceiling`."""
     return [n for n in (1, 2, 4, *range(8, 256, 8), *range(256, ceiling + 1, 16)) if n <= ceiling]
 
 
 def _whole_batches(
     max_num_seqs: int, query_len: int, ceiling: int, default_ceiling: int, rules: CaptureRules
 ) -> list[int]:
-    """Tokens of the decode batches that the grid would miss."""
+    """Token counts of decode batches that are not among the regular sizes."""
     if query_len > 1:
         if not rules.append_decode_sizes:
             return []

@@ -1,8 +1,9 @@
-"""paged-attention-v1 and -v2: vLLM's first decode kernels (2023), one query head per block.
+"""paged-attention-v1 and -v2: vLLM's first decode kernels (2023), in which a block serves one query head.
 
-v1 walks a whole request per block and keeps all its scores in shared memory; v2 cuts requests into partitions of 512
-keys and reduces them. vLLM picks one of them for each step: v1 where it fits and either one partition or enough blocks
-make v2 pointless. Neither shares keys over the group: KV is read once per query head, whatever kv_heads is.
+v1 walks a whole request per block and keeps all its scores in shared memory. v2 cuts requests into partitions of 512
+keys and reduces them. vLLM chooses between them for each step: it takes v1 where its scores fit and where either one
+partition or the number of blocks makes v2 pointless. Neither shares keys over the group: KV is read once per query
+head, for any number of KV heads.
 
 Read from vLLM's source distributions 0.2.2, 0.6.6.post1, 0.7.3, 0.10.2, 0.11.0 and 0.11.2:
 vllm/attention/ops/paged_attn.py (forward_decode), csrc/attention/paged_attention_v1.cu, paged_attention_v2.cu,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 PARTITION_KEYS = 512
-V1_MAX_KEYS = 8192  # above it v1's scores would not fit shared memory, so vLLM says
+V1_MAX_KEYS = 8192  # vLLM's comment: the scores of v1 would not fit shared memory above this
 V1_MIN_BLOCKS = 512  # more blocks than this are enough without partitions
 THREADS = 128
 BLOCK_SIZES = (8, 16, 32)
@@ -46,16 +47,19 @@ class PagedAttentionRules:
 
 @dataclass(frozen=True, slots=True)
 class PagedAttentionOptions(EngineOptions):
-    """max_seq_len: what the step is planned for when that is more than its longest request."""
+    """max_seq_len: the length for which the step is planned, when that is more than its longest request."""
 
     max_seq_len: int | None = option(
-        None, "int?", "keys the launch is sized for (a captured CUDA graph: the longest it may replay)", low=1
+        None,
+        "int?",
+        "keys for which the launch is sized; for a captured CUDA graph, the longest request that it may replay",
+        low=1,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PagedAttentionDetail:
-    """What the launcher computes. engine_picks: v1 or v2, vLLM's own choice for the step."""
+    """What the launcher computes. engine_picks: v1 or v2, which vLLM itself chooses for the step."""
 
     engine_picks_v1: Any
     max_num_partitions: Any
@@ -64,7 +68,7 @@ class PagedAttentionDetail:
 
 
 def picks_v1(max_seq_len: Any, batch: Any, q_heads: int) -> Any:
-    """Whether vLLM takes v1 for a step sized for `max_seq_len` keys. Numbers or arrays."""
+    """Whether vLLM takes v1 for a step that is launched for `max_seq_len` keys. Takes numbers or arrays."""
     one_partition = cdiv(max_seq_len, PARTITION_KEYS) == 1
     return (max_seq_len <= V1_MAX_KEYS) & (one_partition | (batch * q_heads > V1_MIN_BLOCKS))
 
@@ -89,7 +93,7 @@ class PagedAttention(Policy):
             "vllm 0.2.2: vllm/model_executor/layers/attention.py, csrc/attention/attention_kernels.cu",
             ("0.2.2", "0.2.2"),
             PagedAttentionRules(head_dims=(64, 80, 96, 112, 128, 256)),
-            "fewer head dims",
+            "the kernels are compiled for fewer head dims",
         ),
     )
     rule = (
@@ -119,7 +123,8 @@ class PagedAttention(Policy):
         options: PagedAttentionOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError: MLA, several query tokens, a block size that is not compiled."""
+        """The rule on arrays. Raises GateError for MLA, for several query tokens, and for a block size that is not
+        compiled."""
         _check(self.name, geo, batches, kv)
         longest = planned_length(self.name, batches, options.max_seq_len)
         partitions = cdiv(longest, PARTITION_KEYS)
@@ -175,7 +180,7 @@ class PagedAttention(Policy):
                     "engine_picks_it",
                     v1 != self.partitioned,
                     lambda n: (
-                        f"vLLM takes {'v1' if at(v1, n) else 'v2'}: {at(longest, n)} keys (limit {V1_MAX_KEYS}), "
+                        f"vLLM takes {'v1' if at(v1, n) else 'v2'} for {at(longest, n)} keys (v1 up to {V1_MAX_KEYS}), "
                         f"{at(partitions, n)} partitions, {at(batches.batch, n)} x {geo.q_heads} = "
                         f"{at(batches.batch, n) * geo.q_heads} blocks (more than {V1_MIN_BLOCKS} need no partitions)"
                     ),
@@ -183,7 +188,7 @@ class PagedAttention(Policy):
                 GateArray(
                     "head_dim_compiled",
                     compiled,
-                    lambda n: f"head dim {geo.head_dim}; compiled: {', '.join(map(str, version.rules.head_dims))}",
+                    lambda n: f"head dim {geo.head_dim}; compiled are {', '.join(map(str, version.rules.head_dims))}",
                 ),
                 GateArray(
                     "shared_memory",
@@ -193,7 +198,9 @@ class PagedAttention(Policy):
                 GateArray(
                     "window",
                     geo.window is None,
-                    lambda n: "no window" if geo.window is None else f"window {geo.window}: the kernel reads every key",
+                    lambda n: "the layer has no window"
+                    if geo.window is None
+                    else f"the kernel reads every key in spite of window {geo.window}",
                 ),
             ),
         )
@@ -201,19 +208,22 @@ class PagedAttention(Policy):
 
 def _check(name: str, geo: Geometry, batches: Batches, kv: KvCache) -> None:
     if geo.mla:
-        raise GateError(f"{name}: has no MLA kernel", "mla")
+        raise GateError(f"{name} has no MLA kernel", "mla")
     if kv.page_size not in BLOCK_SIZES:
-        raise GateError(f"{name}: block sizes are 8, 16 and 32, not {kv.page_size}", "block_size")
+        raise GateError(f"{name} takes block sizes of 8, 16 and 32, not {kv.page_size}", "block_size")
     if batches.max_q_len.max() > 1:
-        raise GateError(f"{name}: decodes one query token per request", "q_len")
+        raise GateError(f"{name} decodes one query token per request", "q_len")
 
 
 def planned_length(name: str, batches: Batches, given: int | None) -> Any:
-    """Keys that a launch is sized for [N]: the longest request's, or more where a CUDA graph was captured for it."""
+    """Keys for which a launch is sized [N]: those of the longest request, or more where a CUDA graph was captured for
+    more."""
     if given is None:
         return np.maximum(batches.max_seq_len, 1)
     if (batches.max_seq_len > given).any():
-        raise InputError(f"{name}: max_seq_len {given} is less than the longest request, {batches.max_seq_len.max()}")
+        raise InputError(
+            f"{name} option max_seq_len ({given}) is less than the longest request, {batches.max_seq_len.max()}"
+        )
     return np.full_like(batches.max_seq_len, given)
 
 

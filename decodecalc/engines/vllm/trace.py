@@ -1,7 +1,8 @@
-"""vLLM's launches in a trace: Triton unified attention, Triton MLA, PagedAttention, AMD's custom paged attention.
+"""Recognises vLLM's launches in a trace: Triton unified attention, Triton MLA, PagedAttention, AMD's custom paged
+attention.
 
-Sources of names and grids: vLLM 0.33 (v1/attention/ops, csrc/attention, csrc/rocm), earlier releases where a comment
-says so.
+The names and grids are those of vLLM 0.33 (v1/attention/ops, csrc/attention, csrc/rocm), and of earlier releases where
+a comment says so.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def rocm_paged_facts(name: str) -> NameFacts:
         own = own or template_arguments(name, own_name)
     for i in range(len(own) - 4):
         block, head, threads, group = (integer(own[i + j]) for j in (0, 1, 2, 4))
-        typed = any(own[i + j].startswith("(") for j in range(3))  # (vllm::Fp8KVCacheDataType)0 is no block size
+        typed = any(own[i + j].startswith("(") for j in range(3))  # (vllm::Fp8KVCacheDataType)0 is not a block size
         if None not in (block, head, threads, group) and not typed and flag(own[i + 3]) is not None:
             return NameFacts(page_size=block, head_dim=head, group=group, split=True)
     return NameFacts(split=True)
@@ -83,7 +84,8 @@ def rocm_paged_facts(name: str) -> NameFacts:
 
 
 def _unified(group: LaunchGroup, around: Surroundings) -> Vote | None:
-    """vLLM 0.20 and later have one kernel name for both paths; up to 0.19 each path had its own, which aiter shares."""
+    """Votes by kernel names and grids: vLLM 0.20 and later have one kernel name for both paths; up to 0.19 each path
+    had its own, which aiter shares."""
     name, grid = function_name(group.stage1.name), group.stage1.grid
     if name == "kernel_unified_attention":
         split = group.merge is not None if grid is None else grid[2] > 1
@@ -103,7 +105,7 @@ def _unified(group: LaunchGroup, around: Surroundings) -> Vote | None:
 
 
 def _triton_mla_vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
-    """vLLM has no kernel that counts splits on the device: where one runs, the launches are not vLLM's."""
+    """Votes against vLLM where a kernel counts splits on the device: vLLM has no such kernel."""
     if TRITON_DECODE in around.scheduled:
         return None
     split = None if group.stage1.grid is None else group.stage1.grid[2] > 1
@@ -132,7 +134,7 @@ def _paged_v2(group: LaunchGroup, around: Surroundings) -> Vote | None:
 
 
 def _query_blocks_batch(blocks: int, block_q: int) -> int | None:
-    """Requests of one query token whose launch has this many blocks: blocks = B // BLOCK_Q + B."""
+    """Requests, each with one query token, whose launch has this many blocks: blocks = B // BLOCK_Q + B."""
     batch = blocks * block_q // (block_q + 1)
     for b in (batch, batch + 1):
         if b >= 1 and b // block_q + b == blocks:
@@ -237,12 +239,14 @@ def _infer_rocm(group: LaunchGroup, q_heads: int | None) -> Inferred:
 def _triton_shown(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iterator[Setting]:
     yield from padded("padded_num_seqs", group, seen, candidate)
     yield Setting()
-    yield Setting({"capture_sizes": None}, "no full CUDA graphs: the threshold is not snapped to a capture size")
+    yield Setting(
+        {"capture_sizes": None}, "there are no full CUDA graphs, so the threshold is not rounded to a capture size"
+    )
 
 
 def _triton_explained(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iterator[Setting]:
     yield Setting({"batch_invariant": True}, "batch-invariant mode is on")
-    yield Setting({"max_num_seqs": candidate.batch.size}, "max_num_seqs bounds the scratch at this batch")
+    yield Setting({"max_num_seqs": candidate.batch.size}, "max_num_seqs limits the scratch to this batch")
 
 
 def _triton_mla_explained(group: LaunchGroup, seen: Inferred, candidate: Candidate) -> Iterator[Setting]:
@@ -253,7 +257,7 @@ def _triton_mla_explained(group: LaunchGroup, seen: Inferred, candidate: Candida
 
 
 def _threshold_cliff(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """vllm-project/vllm#48076: latency doubles when the batch passes the threshold of the split path."""
+    """Warns that the batch is over the threshold of the split path, where latency doubles (vllm-project/vllm#48076)."""
     plan = launch.plan
     if plan is None or launch.observed_split or plan.is_split:
         return
@@ -261,14 +265,14 @@ def _threshold_cliff(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Itera
     batch = launch.seen.batch or plan.batch.size
     if threshold and batch > threshold:
         text = (
-            f"batch {batch} is over the threshold {threshold}: the 2D kernel walks every request's keys in one piece; "
-            f"at {threshold} requests the split path would run"
+            f"batch {batch} is over the threshold {threshold}, so the 2D kernel walks every request in one piece; "
+            f"up to {threshold} requests take the split path"
         )
         yield LaunchWarning(code="threshold_cliff", text=text)
 
 
 def _unsplit_in_spite(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """vllm-project/vllm#20301: the unsplit path although the batch alone would have been split."""
+    """Warns that the unsplit path ran although the batch alone would have been split (vllm-project/vllm#20301)."""
     if unsplit_although_planned(launch) and launch.plan is not None:
         text = (
             f"the unsplit (2D) path ran although {launch.plan.batch.size} decode requests would be split: one prefill "
@@ -278,11 +282,11 @@ def _unsplit_in_spite(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iter
 
 
 def _fixed_splits(launch: JudgedLaunch, notes: tuple[StepNote, ...]) -> Iterator[LaunchWarning]:
-    """The fixed 16 segments with few KV heads leave SMs idle (1 KV head, batch 1: 16 blocks)."""
+    """Warns where the fixed 16 segments and few KV heads leave SMs idle (1 KV head at batch 1 makes 16 blocks)."""
     grid, blocks, sms = launch.group.stage1.grid, launch.group.stage1.blocks, launch.sm_count
     if not launch.observed_split or grid is None or blocks is None or not sms or blocks >= sms:
         return
-    text = f"{grid[2]} splits make {blocks} blocks for {sms} SMs: {sms - blocks} SMs idle"
+    text = f"{grid[2]} splits make {blocks} blocks for {sms} SMs, so {sms - blocks} SMs are idle"
     if launch.plan is not None:
         text += f"; S* is {launch.plan.s_star}"
     yield LaunchWarning(code="fixed_splits", text=text)

@@ -1,9 +1,9 @@
 """vllm-triton: vLLM's Triton attention backend, the unified kernel with its unsplit (2D) and split (3D) path.
 
 A query block holds BLOCK_M rows: the group of one KV head times BLOCK_Q query tokens. The 2D grid is (query blocks, KV
-heads); the 3D grid adds 16 segments of whole tiles, whose partial states `reduce_segments` merges. Which path runs is
-decided on the host from batch size, query length and buffers. Segments always cut the full length: under a sliding
-window those outside it are launched, pass the early exit and write neutral states. Versions and sources:
+heads). The 3D grid adds 16 segments of whole tiles, whose partial states `reduce_segments` merges. The host decides
+from batch size, query length and buffers which path runs. Segments always cut the full length: under a sliding window
+those outside it are still launched, pass the early exit and write neutral states. Versions and sources are in
 vllm_triton_rules.
 """
 
@@ -85,7 +85,7 @@ class Segments:
 
 
 class VllmTriton(Policy):
-    """16 segments of whole tiles, or none."""
+    """Cuts requests into 16 segments of whole tiles, or not at all."""
 
     name = "vllm-triton"
     title = "vLLM Triton unified attention (TRITON_ATTN)"
@@ -156,7 +156,7 @@ class VllmTriton(Policy):
         options: VllmTritonOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError codes: those of `check_start_up`, and capture_sizes."""
+        """The rule on arrays. Raises GateError with the codes of `check_start_up` and with capture_sizes."""
         server, step = self.settle(geo, batches, kv, gpu, options, version)
         cut = _partition(geo, batches, server, step)
         has_work = (batches.q_lens > 0) & (batches.seq_lens > 0)
@@ -233,8 +233,8 @@ def _partition(geo: Geometry, batches: Batches, server: Server, step: TritonStep
 def _programs_with_tiles(geo: Geometry, batches: Batches, server: Server, step: TritonStep, cut: Segments) -> IntArray:
     """Blocks that load a tile [N].
 
-    Query blocks of one request see different keys: an early one may end before the last segment, a late one start
-    behind the first. So 3D counts each query block alone (compute_tile_loop_bounds).
+    Query blocks of one request see different keys: an early one may end before the last segment, and a late one may
+    start after the first. 3D therefore counts each query block by itself (compute_tile_loop_bounds).
     """
     of_all_blocks = batches.total(cut.columns * cut.working)
     most = int((cdiv(step.max_q, step.block_q) * step.is_3d).max(initial=0))

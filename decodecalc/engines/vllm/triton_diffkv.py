@@ -181,7 +181,9 @@ class VllmTritonDiffKv(VllmTriton):
         window = f"a window of {geo.window} keys" if geo.window is not None else "no window"
 
         def rows(n: int) -> str:
-            return f"{at(step.tokens, n)} query tokens, {at(step.rows, n)} scratch rows (asked of several tokens only)"
+            return (
+                f"{at(step.tokens, n)} query tokens, {at(step.rows, n)} scratch rows (compared for several tokens only)"
+            )
 
         return (
             GateArray(
@@ -222,10 +224,10 @@ def _check(name: str, geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonO
     if geo.head_dim < MIN_HEAD_DIM:
         raise GateError(f"{refuse}head dim {geo.head_dim} is below {MIN_HEAD_DIM}", "head_dim")
     if kv.dtype not in rules.cache_dtypes:
-        raise GateError(f"{refuse}KV cache dtype {kv.dtype}; valid: {', '.join(rules.cache_dtypes)}", "kv_dtype")
+        raise GateError(f"{refuse}the KV cache is {kv.dtype}; valid are {', '.join(rules.cache_dtypes)}", "kv_dtype")
     check_fp8(name, kv, gpu)
     if not options.causal:
-        raise GateError(f"{refuse}only causal masks", "causal")
+        raise GateError(f"{refuse}it supports causal masks only", "causal")
 
 
 POLICY = VllmTritonDiffKv()

@@ -1,9 +1,9 @@
-"""vllm-triton-mla: vLLM's Triton MLA decode backend (TRITON_MLA). Its split count looks at the longest request only.
+"""vllm-triton-mla: vLLM's Triton MLA decode backend (TRITON_MLA). Its split count depends on the longest request only.
 
-One latent KV head; a block takes 16 query heads of one query token and one split. Every row of queries is cut into the
-same number of equal slices, not rounded to tiles. The split kernel and the merge run even with one split. Several
-query tokens of a request become rows of their own, the t-th of q seeing L - q + t keys. A full CUDA graph freezes the
-count: graphs are captured with the server's longest model length in place of the batch's.
+There is one latent KV head, and a block serves 16 query heads of one query token and one split. Every row of queries is
+cut into the same number of equal slices, which are not rounded to tiles. The split kernel and the merge run even with
+one split. Several query tokens of a request become rows of their own; the t-th of q sees L - q + t keys. A full CUDA
+graph freezes the count: graphs are captured with the longest model length of the server in place of the batch's.
 
 Read from the vLLM wheels on PyPI: vllm/v1/attention/backends/mla/triton_mla.py (`_compute_num_kv_splits`,
 `TritonMLAImpl.forward_mqa`), triton_decode_attention.py (`_decode_grouped_att_m_fwd`, `_decode_att_m_fwd`,
@@ -73,7 +73,8 @@ class VllmTritonMlaOptions(EngineOptions):
 
 @dataclass(frozen=True, slots=True)
 class VllmTritonMlaDetail:
-    """num_kv_splits: the launch's; decided_by_len: the length it came from [N]. block_h: query heads of a block."""
+    """num_kv_splits: the count of the launch. decided_by_len [N]: the length that it follows from. block_h: query heads
+    of a block."""
 
     num_kv_splits: Any
     decided_by_len: Any
@@ -94,7 +95,7 @@ _NO_FP8 = ("bf16", "fp16")
 
 
 class VllmTritonMla(Policy):
-    """min(next power of two of L // 512, 2 SMs) splits, whatever the batch."""
+    """The split count is min(next power of two of L // 512, 2 SMs), in any batch."""
 
     name = "vllm-triton-mla"
     title = "vLLM Triton MLA (TRITON_MLA)"
@@ -243,18 +244,18 @@ class VllmTritonMla(Policy):
 def _check_start_up(geo: Geometry, kv: KvCache, gpu: Gpu, rules: VllmTritonMlaRules) -> None:
     refuse = refusal("vllm-triton-mla")
     if not geo.mla:
-        raise GateError(f"{refuse}it serves MLA models only, this layer is {geo.kind}; see vllm-triton", "not_mla")
+        raise GateError(f"{refuse}it serves MLA models only, and this layer is {geo.kind}; see vllm-triton", "not_mla")
     check_pages("vllm-triton-mla", kv)
     if geo.window is not None or geo.softcap:
         raise GateError(f"{refuse}sliding windows and logit soft caps are not supported", "window")
     if kv.dtype not in rules.cache_dtypes:
-        raise GateError(f"{refuse}KV cache dtype {kv.dtype}; valid: {', '.join(rules.cache_dtypes)}", "kv_dtype")
+        raise GateError(f"{refuse}the KV cache is {kv.dtype}; valid are {', '.join(rules.cache_dtypes)}", "kv_dtype")
     if rules.fp8_needs_sm89:
         check_fp8("vllm-triton-mla", kv, gpu)
 
 
 def _live_rows_times_splits(batches: Batches, count: IntArray, max_q: int) -> IntArray:
-    """Live (query row, split) pairs [N]: the t-th of q rows sees L - q + t keys."""
+    """Live (query row, split) pairs [N]; the t-th of q rows sees L - q + t keys."""
     pairs = np.zeros_like(batches.seq_lens)
     for row in range(1, max_q + 1):
         extent = np.maximum(batches.seq_lens - batches.q_lens + row, 0)
@@ -281,9 +282,11 @@ def _gates(
     most: int,
 ) -> tuple[GateArray, ...]:
     if invariant:
-        return (GateArray("batch_invariant", False, lambda n: "batch-invariant mode is on: 1 split"),)
+        return (GateArray("batch_invariant", False, lambda n: "batch-invariant mode is on, so there is 1 split"),)
     if rules.fixed_splits is not None:
-        return (GateArray("fixed_splits", True, lambda n: f"{rules.fixed_splits} splits, whatever the length"),)
+        return (
+            GateArray("fixed_splits", True, lambda n: f"this version has {rules.fixed_splits} splits for every length"),
+        )
     wanted = next_power_of_2(longest // KEYS_PER_SPLIT)
     origin = "the server's, frozen by the CUDA graph" if options.captured_max_len is not None else "the batch's"
     return (
@@ -292,7 +295,7 @@ def _gates(
             wanted <= most,
             lambda n: (
                 f"longest L {at(longest, n)} ({origin}): next power of two of L // {KEYS_PER_SPLIT} = {at(wanted, n)} "
-                f"{'<=' if at(wanted, n) <= most else '>'} 2 x {gpu.sm_count} SMs: {at(splits, n)} splits"
+                f"{'<=' if at(wanted, n) <= most else '>'} 2 x {gpu.sm_count} SMs, which gives {at(splits, n)} splits"
             ),
         ),
         GateArray("batch_invariant", True, lambda n: "batch-invariant mode is off"),

@@ -1,4 +1,4 @@
-"""Which path vLLM's launcher takes for a step, and the gates that decided, in words."""
+"""The path that vLLM's launcher takes for a step, and the gates that decide it, in words."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def decide(geo: Geometry, batches: Batches, server: Server) -> TritonStep:
 
 
 def _padded(batches: Batches, server: Server) -> tuple[IntArray, IntArray]:
-    """Requests and query tokens [N] of the launch. Padding rows have no keys and no query token of their own."""
+    """Requests and query tokens [N] of the launch. Padding rows have no keys and no query token."""
     wanted = server.options.padded_num_seqs
     if wanted is None:
         return batches.batch, batches.query_tokens
@@ -93,7 +93,8 @@ def _padded(batches: Batches, server: Server) -> tuple[IntArray, IntArray]:
 
 
 def _padded_to_capture(batches: Batches, captured: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """The next capture size, in whole uniform requests; unpadded where there is none (the step runs eagerly)."""
+    """The next capture size, rounded to whole uniform requests; the step's own size where there is none, because it
+    then runs eagerly."""
     seqs, tokens, longest = batches.batch, batches.query_tokens, np.maximum(batches.max_q_len, 1)
     if not captured:
         return seqs, tokens
@@ -105,7 +106,7 @@ def _padded_to_capture(batches: Batches, captured: tuple[int, ...]) -> tuple[Int
 
 
 def gates(geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep) -> tuple[GateArray, ...]:
-    """Conditions in the order of the launcher, then what bears on them."""
+    """The conditions in the order of the launcher, followed by what else influences them."""
     rules, options, limit = server.rules, server.options, server.threshold
 
     def threshold(n: int) -> str:
@@ -114,7 +115,7 @@ def gates(geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep
             got = blocks * geo.kv_heads
             return f"{blocks} query blocks x {geo.kv_heads} KV heads = {got} blocks {_vs(got, MIN_BLOCKS_2D)}"
         seqs, per_seq = at(step.num_seqs, n), cdiv(at(step.max_q, n), at(step.block_q, n))
-        snapped = f"nearest capture size {limit}" if server.captured else "no full CUDA graphs"
+        snapped = f"nearest capture size {limit}" if server.captured else "there are no full CUDA graphs"
         return (
             f"{seqs} requests x {per_seq} query blocks = {seqs * per_seq} {_vs(seqs * per_seq, limit)} "
             f"(128 // {server.model_kv_heads} KV heads = {server.unsnapped}, {snapped})"
@@ -138,11 +139,11 @@ def gates(geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep
         )
 
     def batch_invariant(n: int) -> str:
-        return f"batch-invariant mode is {'off' if server.can_split else 'on: always the unsplit 2D grid'}"
+        return f"batch-invariant mode is {'off' if server.can_split else 'on, which always takes the unsplit 2D grid'}"
 
     def large_head(n: int) -> str:
         if not at(step.large, n):
-            return "single queries: the usual tiles"
+            return "each request has one query token, which takes the usual tiles"
         return (
             f"head dim {geo.head_dim}, {at(step.max_q, n)} query tokens, group {geo.group} <= 16 on compute capability "
             f"10.x: 32 rows, tiles of 128 keys, 8 warps, 2D"
@@ -158,8 +159,8 @@ def gates(geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep
 
     def model_kv_heads(n: int) -> str:
         return (
-            f"the threshold counts the model's {server.model_kv_heads} KV heads, this layer has {geo.kv_heads}: 128 // "
-            f"{server.model_kv_heads} = {server.unsnapped} instead of {MIN_BLOCKS_2D // geo.kv_heads}"
+            f"the threshold counts {server.model_kv_heads} KV heads of the model, and this layer has {geo.kv_heads}: "
+            f"128 // {server.model_kv_heads} = {server.unsnapped} instead of {MIN_BLOCKS_2D // geo.kv_heads}"
         )
 
     def page_size(n: int) -> str:

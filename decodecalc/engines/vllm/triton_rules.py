@@ -1,4 +1,4 @@
-"""What the versions of vLLM's Triton attention backend do differently.
+"""The differences between the versions of vLLM's Triton attention backend.
 
 Read from the vLLM wheels on PyPI: vllm/v1/attention/backends/triton_attn.py (`TritonAttentionMetadataBuilder`,
 `TritonAttentionBackend`, `TritonAttentionImpl`), triton_unified_attention.py (`unified_attention`, `_get_tile_size`,

@@ -1,4 +1,4 @@
-"""What a vLLM server with the Triton backend settles at start-up: refusals, threshold, graph sizes, scratch, tiles."""
+"""What a vLLM server with the Triton backend decides at start-up: refusals, threshold, graph sizes, scratch, tiles."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ LARGE_HEAD_DIM, LARGE_GROUP = 256, 16
 
 @dataclass(frozen=True, slots=True)
 class VllmTritonOptions(EngineOptions):
-    """What a server's settings add to the launch.
+    """The settings of a server that change the launch.
 
-    The default is a default server: full decode graphs with the sizes it makes itself. The default max_num_seqs and
-    max_num_batched_tokens are a mid-sized GPU's; larger ones (1024 and 8192 or more on 70 GiB and up) change neither
-    the sizes near the threshold nor the scratch.
+    The default is a default server: full decode graphs with the sizes that it makes itself. The default max_num_seqs
+    and max_num_batched_tokens are those of a mid-sized GPU. Larger ones (1024 and 8192 or more on 70 GiB and up) change
+    neither the sizes near the threshold nor the scratch.
     """
 
     capture_sizes: tuple[int, ...] | str | None = option(
         "default",
         "ints?",
-        "CUDA-graph sizes of full decode graphs; none: no full graphs; default: the list a server makes itself",
+        "CUDA-graph sizes of full decode graphs; none: no full graphs; default: the list that a server makes itself",
         "--compilation-config '{\"cudagraph_capture_sizes\": […]}'",
         ("default",),
         low=1,
@@ -53,13 +53,16 @@ class VllmTritonOptions(EngineOptions):
     padded_num_seqs: int | str | None = option(
         None,
         "int?",
-        "requests after padding for a CUDA graph; none: not padded; auto: to the next capture size",
+        "requests after padding for a CUDA graph; none: they are not padded; auto: padded to the next capture size",
         None,
         ("auto",),
         low=1,
     )
     model_kv_heads: int | None = option(
-        None, "int?", "KV heads per rank that the model reports, where its layers differ; none: this layer's", low=1
+        None,
+        "int?",
+        "KV heads per rank that the model reports, where its layers differ; none: those of this layer",
+        low=1,
     )
     causal: bool = option(True, "bool", "causal mask (diffusion models have passes without)")
     performance_mode: str = option("balanced", "str", "capture-size profile", "--performance-mode", MODES)
@@ -116,13 +119,14 @@ class Server:
 
     @classmethod
     def start(cls, geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOptions, rules: VllmTritonRules) -> Server:
-        """Start with these settings. GateError as in `check_start_up`, and code `capture_sizes`."""
+        """Starts a server with these settings. Raises GateError as `check_start_up` does, and with code
+        `capture_sizes`."""
         check_start_up(geo, kv, gpu, options, rules)
         return cls.settle(geo, kv, gpu, options, rules)
 
     @classmethod
     def settle(cls, geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOptions, rules: VllmTritonRules) -> Server:
-        """What such a server settles, once it starts. GateError code `capture_sizes`."""
+        """What such a server decides once it starts. Raises GateError with code `capture_sizes`."""
         int4 = kv.dtype == "int4"
         captured = _captured(options, gpu, rules)
         model_kv = options.model_kv_heads or geo.kv_heads
@@ -150,9 +154,9 @@ class Server:
 
 
 def check_start_up(geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOptions, rules: VllmTritonRules) -> None:
-    """GateError for what makes the server refuse to start with this backend.
+    """Raises GateError for what makes the server refuse to start with this backend.
 
-    Codes: page_size, allocator_page_size, mla, head_dim_v, head_dim, kv_dtype, causal.
+    The codes are page_size, allocator_page_size, mla, head_dim_v, head_dim, kv_dtype and causal.
     """
     refuse = refusal("vllm-triton")
     check_pages("vllm-triton", kv)
@@ -167,12 +171,12 @@ def check_start_up(geo: Geometry, kv: KvCache, gpu: Gpu, options: VllmTritonOpti
     if geo.head_dim < MIN_HEAD_DIM:
         raise GateError(f"{refuse}head dim {geo.head_dim} is below {MIN_HEAD_DIM}", "head_dim")
     if kv.dtype not in rules.cache_dtypes:
-        raise GateError(f"{refuse}KV cache dtype {kv.dtype}; valid: {', '.join(rules.cache_dtypes)}", "kv_dtype")
+        raise GateError(f"{refuse}the KV cache is {kv.dtype}; valid are {', '.join(rules.cache_dtypes)}", "kv_dtype")
     if rules.fp8_needs_sm89:
         check_fp8("vllm-triton", kv, gpu)
     if not options.causal and (not rules.non_causal or kv.dtype == "int4"):
-        what = "packed INT4 caches" if rules.non_causal else "this version"
-        raise GateError(f"{refuse}{what} only know causal masks", "causal")
+        what = "a packed INT4 cache" if rules.non_causal else "this version"
+        raise GateError(f"{refuse}{what} supports causal masks only", "causal")
 
 
 def server_takes(rules: VllmTritonRules) -> tuple[Takes, ...]:
@@ -195,11 +199,12 @@ def cache_types(layer: Takes, dtypes: tuple[str, ...], fp8_needs_sm89: bool) -> 
 
 def refusal(engine: str) -> str:
     """How a start-up refusal begins."""
-    return f"{engine} refuses to start (an error, not a slow path): "
+    return f"{engine} refuses to start (this is an error, not a slow path): "
 
 
 def check_pages(engine: str, kv: KvCache) -> None:
-    """GateError unless the kernel's page is a multiple of 16 and the allocator's a multiple of the kernel's."""
+    """Raises GateError unless the kernel's page is a multiple of 16 and the allocator's page a multiple of the
+    kernel's."""
     if kv.page_size % PAGE_MULTIPLE:
         raise GateError(
             f"{refusal(engine)}page size {kv.page_size} is not a multiple of {PAGE_MULTIPLE}; use "
@@ -215,7 +220,7 @@ def check_pages(engine: str, kv: KvCache) -> None:
 
 
 def check_fp8(engine: str, kv: KvCache, gpu: Gpu) -> None:
-    """GateError for an FP8 cache on an NVIDIA GPU without FP8 units."""
+    """Raises GateError for an FP8 cache on an NVIDIA GPU without FP8 units."""
     if kv.dtype == "fp8" and gpu.sm is not None and gpu.sm < 89:
         raise GateError(
             f"{refusal(engine)}an FP8 KV cache needs compute capability 8.9, {gpu.label} has {gpu.sm / 10}; use bf16",

@@ -1,4 +1,5 @@
-"""Claims about bits: a captured launch replayed for other lengths, and what changes a request's last digits."""
+"""Claims about bits: whether a captured launch can be replayed for other lengths, and what changes the last digits of a
+request."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from decodecalc.verify.run.trial import Trial
 if TYPE_CHECKING:
     import torch
 
-# What a launch is made of beside its splits. The launcher's choice of merge depends on the batch, and moves last bits.
+# The parts of a launch apart from its splits. The launcher's choice of merge depends on the batch and changes the last
+# bits.
 INNER = ("tile_keys", "rows", "rows_used", "warps", "stages", "merge_rows", "merge_splits", "merge_dims", "merge_warps")
 INVARIANT_SPLIT_KEYS = 512  # of the fixed-split-size launch whose cost is reported
 
@@ -29,7 +31,7 @@ def other_lengths(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def replay(trial: Trial) -> Finding:
-    """12. One capture, made for short requests, serves others without being captured again."""
+    """12. One capture, made for short requests, serves other lengths without being captured again."""
     import torch
 
     plan, config = trial.plan, trial.run.launch
@@ -73,7 +75,7 @@ def replay(trial: Trial) -> Finding:
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
-    """The values' bit patterns as integers."""
+    """The bit patterns of the values, as integers."""
     import torch
 
     return values.view({2: torch.int16, 4: torch.int32}[values.element_size()])
@@ -85,10 +87,10 @@ def differing(a: torch.Tensor, b: torch.Tensor) -> int:
 
 
 def ulps(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference in units of the last place of its row's root mean square.
+    """The largest difference, in units in the last place of the root mean square of its row.
 
-    Of the row's, not of the element's: an element near zero changes by thousands of its own last places when the sum
-    behind it is rounded another way, which says nothing.
+    The unit is that of the row and not of the element: an element near zero changes by thousands of its own units when
+    the sum behind it is rounded in another order, which says nothing.
     """
     import torch
 
@@ -100,10 +102,10 @@ def ulps(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def reproducibility(trial: Trial) -> Finding:
-    """13. A request alone and among batch mates, under the engine's rule for each; and under one split or many.
+    """13. A request alone and with batch mates, under the engine's rule for each; and with one split or many.
 
-    Predicted: the bits are equal where the two plans cut the request's keys alike and, for the engines that promise it
-    (`determinism` invariant, fixed size or fixed count), always.
+    The prediction: the bits are equal where the two plans cut the keys of the request alike, and always for the engines
+    that promise it (`determinism` invariant, fixed size or fixed count).
     """
     plan, config = trial.plan, trial.run.launch
     together = trial.launch(workspace=trial.workspace(config), out=trial.output())
@@ -121,7 +123,7 @@ def reproducibility(trial: Trial) -> Finding:
             quantities.append(Quantity("elements that differ, alone against in the batch", promise, distance))
             notes.append(f"the rule cuts the request {'alike' if same_cut else 'differently'} alone and in the batch")
             if distance and (same_cut or promised):
-                verdict, reason = FAIL, "bits differ although the request's keys are cut alike"
+                verdict, reason = FAIL, "the bits differ although both plans promise the same splits for the request"
     unsplit = config.replace(num_splits=1, split_rule="count", split_value=1, split_unit=1)
     single = trial.launch(unsplit, workspace=trial.workspace(unsplit), out=trial.output())
     other = differing(single, together)
@@ -140,7 +142,8 @@ def reproducibility(trial: Trial) -> Finding:
 
 
 def _alone(trial: Trial, r: int, mine: torch.Tensor) -> tuple[int | None, bool]:
-    """(elements that differ alone and in the batch, whether both plans cut the keys alike); None: cannot be run."""
+    """(number of elements that differ alone and in the batch, whether both plans cut the keys alike). The number is
+    None where the plan for the request alone cannot be run."""
     from decodecalc_kernels import decode_attention
 
     plan, policy = trial.plan, trial.case.policy
@@ -153,7 +156,7 @@ def _alone(trial: Trial, r: int, mine: torch.Tensor) -> tuple[int | None, bool]:
     if run.unsupported:
         return None, False
     same_cut = alone.splits.pieces(0) == plan.splits.pieces(r)
-    # Only the splits may differ: everything that a policy says nothing of is as in the batch.
+    # Only the splits may differ: everything that the policy does not decide stays as in the batch.
     inner = {name: getattr(trial.run.launch, name) for name in INNER}
     config = run.launch.replace(**inner, idle_requests=0)
     q, args = trial.inputs.alone(r)
@@ -172,7 +175,7 @@ def _as_tensor(values: tuple[int, ...] | None, trial: Trial) -> Any:
 
 
 def _fixed(trial: Trial) -> Any:
-    """The batch-invariant launch: splits of one size whatever the batch."""
+    """The batch-invariant launch: all splits have one size, in any batch."""
     longest = trial.plan.batch.max_seq_len
     size = INVARIANT_SPLIT_KEYS if trial.device.is_cuda else 64
     return trial.run.launch.replace(
@@ -195,7 +198,7 @@ def _fixed_size(trial: Trial, r: int) -> int:
 
 
 def _invariant_cost(trial: Trial) -> float:
-    """Time of the fixed-size launch over the planned one's."""
+    """Time of the fixed-size launch divided by that of the planned one."""
     config = _fixed(trial)
     space, out = trial.workspace(config), trial.output()
     fixed = trial.time(lambda layer: trial.launch(config, layer, workspace=space, out=out))

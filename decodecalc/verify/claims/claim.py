@@ -1,8 +1,8 @@
-"""What `verify` holds against the machine: thirteen claims, and what one check of one of them found.
+"""The thirteen claims that `verify` checks on the machine, and what one check of one of them found.
 
-A finding compares numbers of two origins: `predicted` from a policy's LaunchPlan and its analyses, `observed` from the
-profiler, from what the kernel's blocks recorded, from poisoned buffers, from counters or from a clock. No observed
-number is derived from the plan.
+A finding compares numbers of two origins. `predicted` comes from a policy's LaunchPlan and its analyses. `observed`
+comes from the profiler, from what the blocks of the kernel recorded, from poisoned buffers, from counters or from a
+clock. No observed number is derived from the plan.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from decodecalc.errors import InputError
 from decodecalc.files import MAX_DIGITS
 
 PASS, FAIL, OFF, NOTE, SKIP, ERROR = "pass", "fail", "off", "note", "skip", "error"
-# off: a measured quantity beyond its tolerance; what fails then is the suite's aggregate, if it does. note: nothing was
-# predicted that could fail. skip: cannot be checked here, with the reason. error: the check itself broke.
+# off: a measured quantity is beyond its tolerance; the suite as a whole decides whether that is a failure. note:
+# nothing was predicted, so nothing can fail. skip: the claim cannot be checked here, for the stated reason. error: the
+# check itself raised an error.
 VERDICTS = (PASS, FAIL, OFF, NOTE, SKIP, ERROR)
 BAD = (FAIL, ERROR)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One thing that the analytical side says. exact: held to equality. cuda: has no meaning off a real GPU."""
+    """One statement of the analysis. exact: it must hold with equality. cuda: it has no meaning without a real GPU."""
 
     number: int
     name: str
@@ -75,7 +76,7 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number (or list, or word) of a claim, predicted and observed. predicted None: nothing was said of it."""
+    """One number (or list, or word) of a claim, predicted and observed. predicted is None without a prediction."""
 
     name: str
     predicted: Any
@@ -84,7 +85,7 @@ class Quantity:
 
     @property
     def difference(self) -> float | None:
-        """observed - predicted, where both are numbers."""
+        """observed - predicted, where both are numbers; otherwise None."""
         numbers = (self.predicted, self.observed)
         if all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers):
             return self.observed - self.predicted
@@ -92,13 +93,13 @@ class Quantity:
 
     @property
     def ratio(self) -> float | None:
-        """(observed - predicted) / observed: the relative error of the prediction."""
+        """The relative error of the prediction: (observed - predicted) / observed."""
         gap = self.difference
         return None if gap is None or not self.observed else gap / self.observed
 
     @property
     def agrees(self) -> bool:
-        """Equal, or nothing was predicted."""
+        """Whether both are equal, or nothing was predicted."""
         return self.predicted is None or self.predicted == self.observed
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,9 +109,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check of one claim found. spread: of the observed quantity, relative; None where it is exact.
+    """What one check of one claim found.
 
-    facts: more columns of the claim's rows, for tools that read reports.
+    spread: the relative spread of the observed quantity; None where it is exact. facts: more columns of the claim's
+    rows, for tools that read reports.
     """
 
     claim: int
@@ -140,12 +142,12 @@ def exact(claim: int, quantities: Iterable[Quantity], how: str, reason: str = ""
 
 
 def skip(claim: int, reason: str) -> Finding:
-    """A claim that cannot be checked here."""
+    """The finding of a claim that cannot be checked here."""
     return Finding(claim, SKIP, reason=reason)
 
 
 def error(claim: int, exception: BaseException) -> Finding:
-    """A check that broke: the row says how, the rest goes on."""
+    """The finding of a check that raised an error: its row says how, and the other checks go on."""
     lines = str(exception).strip().splitlines()
     text = lines[0][:300] if lines else ""
     return Finding(claim, ERROR, reason=f"{type(exception).__name__}: {text}" if text else type(exception).__name__)

@@ -1,4 +1,4 @@
-"""Claims about what runs, held to equality: correctness, grid, live blocks, key ranges, partial states."""
+"""Claims about what runs, which must hold exactly: correctness, grid, live blocks, key ranges, partial states."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from decodecalc.verify.claims.claim import FAIL, PASS, Finding, Quantity, exact,
 from decodecalc.verify.run.execution import predicted_kernels
 from decodecalc.verify.run.trial import Trial
 
-# ‖out - reference‖ / ‖reference‖ allowed to a request whose output is rounded to 16 bits: rounding the output (bf16:
-# 2^-9 / sqrt(3) = 1.1e-3 rms) and the softmax weights (bf16: 0.8e-3, fp16 and fp8 in fp16: 0.1e-3), with room for
-# accumulation. The interpreter truncates weights to bf16 instead of rounding them, which doubles that part at least.
+# The allowed ‖out - reference‖ / ‖reference‖ of a request whose output is rounded to 16 bits. It covers the rounding of
+# the output (bf16: 2^-9 / sqrt(3) = 1.1e-3 rms) and of the softmax weights (bf16: 0.8e-3, fp16 and fp8 in fp16:
+# 0.1e-3), with room for the accumulation. The interpreter truncates weights to bf16 instead of rounding them, which at
+# least doubles that part.
 BOUNDS = {"bf16": 3e-3, "fp16": 8e-4, "fp32": 5e-5, "fp8": 3e-3}
 INTERPRETER_FACTOR = 3.0
 MOST_REQUESTS = 16  # checked against the reference; a larger batch is sampled, shortest and longest included
@@ -77,7 +78,7 @@ def live(trial: Trial) -> Finding:
     """3. Blocks that work and blocks that exit at once."""
     record, plan = trial.record, trial.plan
     launched = predicted_kernels(plan, trial.run)[0].blocks
-    # Every block of the grid writes its record; the buffer was filled with -1 before.
+    # Every block of the grid writes its record into a buffer that was filled with -1.
     seen = int((record.start >= 0).sum())
     quantities = [
         Quantity("live blocks", plan.live_blocks, record.live_blocks, "blocks"),
@@ -126,7 +127,7 @@ def walked(splits: list[tuple[int, int]], first_read: int) -> list[tuple[int, in
 
 
 def partials(trial: Trial) -> Finding:
-    """7. Partial states: rows that stage 1 writes, rows that the merge reads."""
+    """7. Partial states: the rows that stage 1 writes and the rows that the merge reads."""
     moved, config = traffic(trial.plan), trial.run.launch
     space = trial.workspace(config)
     trial.launch(workspace=space, out=trial.output(), run="stage1")
@@ -150,7 +151,7 @@ def partials(trial: Trial) -> Finding:
 
 
 def _written(space: Any, trial: Trial) -> int:
-    """Rows of which every number was written. Rows written only in part raise."""
+    """Rows of which every number was written. A row that was written in part raises RuntimeError."""
     states = [~space.max.isnan(), ~space.sum.isnan(), ~space.out.isnan().any(-1)]
     whole = states[0] & states[1] & states[2]
     some = states[0] | states[1] | ~space.out.isnan().all(-1)
@@ -160,10 +161,10 @@ def _written(space: Any, trial: Trial) -> int:
 
 
 def _read(space: Any, trial: Trial) -> tuple[int, int]:
-    """(rows that the merge read, outputs that turned NaN). Every written state becomes max 0, sum 1, out 1.
+    """(rows that the merge read, outputs that turned NaN). Every written state is first set to max 0, sum 1, out 1.
 
-    With n states read an output row is 1 (in any number of them) and its log-sum-exp ln(n). Sinks are left out: they
-    would add a weight of their own.
+    With n states read, every number of an output row is then 1 and its log-sum-exp is ln(n). Sinks are left out,
+    because they would add a weight of their own.
     """
     import torch
 

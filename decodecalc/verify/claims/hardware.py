@@ -1,4 +1,4 @@
-"""Claims about the hardware's side: which SMs work, how many blocks each holds, bytes that left DRAM, the roof."""
+"""Claims about the hardware: which SMs work, how many blocks each holds, the bytes that left DRAM, and the roof."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ ROOF_TOLERANCE = 0.02
 def coverage(trial: Trial) -> Finding:
     """5. SMs with at least one live block, and live blocks per SM.
 
-    The hardware deals the first blocks of a grid one to an SM, in launch order. Where all of these are live, exactly
-    min(live blocks, SMs) SMs work. Blocks among them that exit at once (ragged batches, padding) take an SM's turn all
-    the same: then at least the live ones among the first SMs' worth, at most min(live blocks, SMs).
+    The hardware gives the first blocks of a grid to one SM each, in launch order. Where all of these are live, exactly
+    min(live blocks, SMs) SMs work. A block among them that exits at once (in ragged batches, or as padding) still takes
+    the turn of an SM. Then at least as many SMs work as there are live blocks in the first turn, and at most min(live
+    blocks, SMs).
     """
     if not trial.device.is_cuda:
         return skip(5, "SM ids need a CUDA device")
@@ -45,14 +46,19 @@ def coverage(trial: Trial) -> Finding:
         Quantity("most live blocks on one SM", None, int(per_sm.max()), "blocks"),
     )
     how = "SM ids written by each block of the instrumented kernel"
-    how += "" if least == most else "; early exits among the grid's first blocks take SMs' turns: a range is predicted"
+    how += (
+        ""
+        if least == most
+        else "; early exits among the first blocks of the grid take the turns of SMs, so a range is predicted"
+    )
     ok = least <= used <= most and waves.agrees
-    reason = "" if ok else f"{used} SMs with a live block, {least} to {most} predicted; waves {waves.observed:.3f}"
+    reason = "" if ok else f"{used} SMs have a live block, {least} to {most} were predicted; waves {waves.observed:.3f}"
     return Finding(5, PASS if ok else FAIL, quantities, how, reason)
 
 
 def live_among_first(plan: LaunchPlan, run: Execution, count: int) -> int:
-    """Predicted live blocks among the first `count` of the grid: row blocks fastest, then requests, then splits."""
+    """Predicted number of live blocks among the first `count` of the grid, in which row blocks vary fastest, then
+    requests, then splits."""
     x, y, z = predicted_kernels(plan, run)[0].grid
     heads, group = plan.geometry.kv_heads, plan.geometry.group
     found = 0
@@ -91,7 +97,9 @@ def residency(trial: Trial) -> Finding:
     if per_sm is not None and per_sm != most:
         return exact(6, quantities, how)
     if at_once > most:
-        return Finding(6, FAIL, tuple(quantities), how, f"{at_once} blocks at once on an SM that should hold {most}")
+        return Finding(
+            6, FAIL, tuple(quantities), how, f"{at_once} blocks were on an SM at once that should hold {most}"
+        )
     return Finding(6, PASS, tuple(quantities), how, f"this launch can reach {bound}")
 
 
@@ -118,13 +126,15 @@ def kv_bytes(trial: Trial) -> Finding:
 
 
 def walked_bytes(trial: Trial) -> int:
-    """Predicted: keys that the plan's blocks walk (whole tiles at a window's edge), each once, in bytes."""
+    """The prediction, in bytes: the keys that the plan's blocks walk (whole tiles at the edge of a window), each
+    counted once."""
     plan = trial.plan
     return round(sum(plan.keys_read) * plan.kv.bytes_per_key(plan.geometry))
 
 
 def observed_bytes(trial: Trial) -> tuple[float, str]:
-    """KV bytes of stage 1 and where they were seen: DRAM counters, else the keys that the blocks walked."""
+    """The KV bytes of stage 1 and where they were observed: in DRAM counters, otherwise in the keys that the blocks
+    walked."""
     if trial.counted is not None:
         return float(trial.counted.stage1_dram_read_bytes), "DRAM counters"
     record, plan = trial.record, trial.plan
@@ -137,7 +147,7 @@ def observed_bytes(trial: Trial) -> tuple[float, str]:
 def intensity(trial: Trial) -> Finding:
     """9. FLOP per byte, and the share of the roof that was reached."""
     if not trial.device.is_cuda:
-        return skip(9, "the roof is a GPU's")
+        return skip(9, "only a GPU has a roof")
     plan = trial.plan
     roof = roofline(plan)
     seen, where = observed_bytes(trial)
@@ -148,14 +158,17 @@ def intensity(trial: Trial) -> Finding:
     verdict, reason = PASS, ""
     gap = abs(seen - roof.kv_read_bytes)
     if gap > max(ROOF_TOLERANCE * roof.kv_read_bytes, KV_SLACK_BYTES):
-        verdict, reason = OFF, f"{seen:.0f} B read for {roof.kv_read_bytes} B useful (whole tiles at a window's edge?)"
+        verdict, reason = (
+            OFF,
+            f"{seen:.0f} B were read for {roof.kv_read_bytes} useful B (perhaps whole tiles at the edge of a window)",
+        )
     if roof.hbm_bytes_per_s:
         achieved = roof.kv_read_bytes / total_s
         predicted = roof.kv_read_bytes / trial.prediction.known_s / roof.hbm_bytes_per_s
         share = achieved / roof.hbm_bytes_per_s
         quantities.append(Quantity("share of the memory roof", predicted, share, "of 1"))
         if share > 1:
-            verdict, reason = FAIL, "faster than the memory roof: the KV did not all come from memory"
+            verdict, reason = FAIL, "it was faster than the memory roof, so the KV did not all come from memory"
     facts = {
         "intensity_flop_per_byte": roof.flop / seen if seen else 0.0,
         "achieved_flop_per_s": roof.flop / total_s,

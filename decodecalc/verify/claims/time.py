@@ -1,4 +1,4 @@
-"""Claims about time: the model's terms against the clock, and the split count that is really fastest."""
+"""Claims about time: the terms of the model against the clock, and the split count that is really the fastest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def time(trial: Trial) -> Finding:
     )
     notes = [
         "" if ok else f"{error:.0%} off",
-        "spread above 5 % after a second measurement" if seen.total.flagged else "",
+        "the spread is above 5 % even after a second measurement" if seen.total.flagged else "",
     ]
     notes += list(said.notes)
     reason = "; ".join(n for n in notes if n)
@@ -64,7 +64,7 @@ def time(trial: Trial) -> Finding:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Times of one scenario against its split count. times[S]: measured; s_opt, s_star: of the time model."""
+    """Times of one scenario by split count. times[S] is measured; s_opt and s_star come from the time model."""
 
     times: dict[int, Timed]
     s_opt: int
@@ -82,7 +82,7 @@ class Sweep:
 
 
 def best_split(trial: Trial) -> Finding:
-    """11. The split count that is fastest, by trying, against S_opt and S*; and the engine's own rule against it."""
+    """11. The split count that is fastest when tried, against S_opt and S*; and the engine's own rule against it."""
     if not trial.device.is_cuda:
         return skip(11, "a CPU interpreter has no GPU time")
     sweep = trial.extras.get("sweep")
@@ -105,7 +105,7 @@ def best_split(trial: Trial) -> Finding:
     facts: dict[str, Any] = {"s_opt": sweep.s_opt, "s_star": sweep.s_star, "s_best": sweep.best}
     if fresh:  # once in a scenario's rows: the same sweep serves all its engines
         facts["split_times_s"] = [[s, t.median_s] for s, t in sorted(sweep.times.items())]
-    reason = "" if ok else f"S_opt is {regret - 1:.1%} slower"
+    reason = "" if ok else f"S_opt is {regret - 1:.1%} slower than the best"
     return Finding(11, PASS if ok else OFF, quantities, how, reason, spread, facts)
 
 

@@ -1,4 +1,4 @@
-"""Bars that predicted times are held to, over a suite (design: timing page of this project)."""
+"""The bars that predicted times must meet over a suite."""
 
 from __future__ import annotations
 

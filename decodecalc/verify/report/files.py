@@ -1,7 +1,7 @@
-"""A run's report: its JSON form, the journal that survives an interruption, joining of shards.
+"""The report of a run: its JSON form, the journal that survives an interruption, and the joining of shards.
 
 JSON: {"schema": "decodecalc/verify/1", "inputs": {...}, "summary": {...}, "comparison": {...} | null, "rows": [...]},
-one row a line. The journal holds one finished case a line.
+with one row per line. The journal holds one finished case per line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_SHARDS = 1 << 20
 
 @dataclass(frozen=True)
 class Report:
-    """inputs: what was asked, on what device, with which clocks. rows: one per case and claim."""
+    """The report of a run. inputs: what was asked, on what device, with which clocks. rows: one per case and claim."""
 
     inputs: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
@@ -35,7 +35,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Everything that must hold holds, and nothing got worse."""
+        """Whether everything that must hold holds, and nothing got worse."""
         return self.summary.passed and not (self.comparison and self.comparison.regressions)
 
     @property
@@ -69,8 +69,8 @@ def make_report(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], in
 
 
 def clean(value: Any) -> Any:
-    """The value as JSON has it: tuples become lists, numbers that are not finite words; seven digits of a float, which
-    is more than any clock here has."""
+    """The value in JSON's terms: tuples become lists, numbers that are not finite become words, and floats keep seven
+    digits, which is more than any clock here has."""
     if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
@@ -85,7 +85,7 @@ def _dump(value: Any) -> str:
 
 
 def read_report(path: str) -> Report:
-    """A report file. InputError says what is wrong with it."""
+    """Reads a report file. Raises InputError, which says what is wrong with it."""
     where = f"report {path!r:.200}"
     data = read_json(path, MAX_FILE_BYTES, where, "give a file that `decodecalc verify` wrote")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -114,12 +114,12 @@ def _shard(text: Any) -> tuple[int, int] | None:
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
-    """One report of several: shards of one run, or of one suite on several machines.
+    """Joins several reports into one: shards of one run, or of one suite on several machines.
 
-    A check found in several is taken from the last. Shards that are missing are named, and the report then fails.
+    A check that several contain is taken from the last one. Missing shards are named, and the report then fails.
     """
     if not reports:
-        raise InputError("no reports to merge")
+        raise InputError("there are no reports to merge")
     rows: dict[tuple[str, int], Mapping[str, Any]] = {}
     for report in reports:
         rows.update({(row["case"], row["claim"]): row for row in report.rows})
@@ -137,7 +137,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
 
 def missing_shards(shards: Sequence[str]) -> list[str]:
-    """Which of I/N are not there.
+    """The shards I/N that are missing.
 
     >>> missing_shards(["1/3", "3/3"])
     ['2/3']
@@ -148,7 +148,7 @@ def missing_shards(shards: Sequence[str]) -> list[str]:
 
 
 class Journal:
-    """Finished cases on disk, one a line, so that a run that was stopped can go on.
+    """Finished cases on disk, one per line, so that an interrupted run can continue.
 
     key: what makes two runs the same; a journal of another run is refused.
     """
@@ -157,7 +157,7 @@ class Journal:
         self.path, self._key = path, key
 
     def read(self) -> list[list[dict[str, Any]]]:
-        """Rows of the finished cases; nothing when there is no journal. A last line cut off is dropped."""
+        """Rows of the finished cases; empty when there is no journal. A last line that was cut off is dropped."""
         try:
             if not Path(self.path).exists():
                 return []
@@ -189,5 +189,5 @@ class Journal:
             raise InputError(f"cannot write {self.path}: {failed.strerror or failed}") from None
 
     def remove(self) -> None:
-        """The run is whole: the report holds everything."""
+        """Removes the journal, because the report now holds everything."""
         Path(self.path).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Flat rows of results, and what they add up to."""
+"""Flat rows of results, and their summary."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _finding_fields(finding: Finding) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ClaimSummary:
-    """How often a claim held. checked: rows that are neither skipped nor notes."""
+    """How often a claim held. checked counts the rows that are neither skipped nor notes."""
 
     claim: int
     name: str
@@ -88,9 +88,10 @@ class ClaimSummary:
 
 @dataclass(frozen=True)
 class TimeSummary:
-    """Relative errors of predicted times over a set of rows. mape: mean; p90: 90th percentile; worst: largest.
+    """Relative errors of predicted times over a set of rows. mape: the mean; p90: the 90th percentile; worst: the
+    largest.
 
-    roofline_mape, bytes_mape: the baselines' on the same rows.
+    roofline_mape, bytes_mape: the mean errors of the two baselines on the same rows.
     """
 
     name: str
@@ -104,7 +105,8 @@ class TimeSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the rows add up to. passed: no row failed or broke, and the time bars hold where there are enough rows."""
+    """The summary of the rows. passed: no row failed or raised an error, and the time bars hold where there are enough
+    rows."""
 
     cases: int
     scenarios: int
@@ -131,15 +133,15 @@ class Summary:
 
 
 ENOUGH_SCENARIOS = 3  # with S_opt off in all of that many, the choice of S does not hold
-ENOUGH_ROWS = 10  # fewer than this and a mean says little: the rows' own tolerance decides
+ENOUGH_ROWS = 10  # the mean of fewer rows says little, so the tolerance of each row decides
 
 
 def summarise(rows: Sequence[Row], interrupted: bool = False) -> Summary:
-    """Counts by claim, errors of the times, and whether everything that must hold holds."""
+    """Counts the rows by claim, measures the errors of the times, and decides whether the suite passed."""
     claims = tuple(_claim_summary(number, rows) for number in sorted({r["claim"] for r in rows}))
     times = _time_summaries(rows)
     bad = [c for c in claims if c.failed or c.errors]
-    why = [f"claim {c.claim} ({c.name}): {c.failed} failed, {c.errors} broke" for c in bad]
+    why = [f"claim {c.claim} ({c.name}): {c.failed} failed, {c.errors} raised an error" for c in bad]
     overall = next((t for t in times if t.name == "all"), None)
     own = [r for r in rows if r["claim"] == 10 and r.get("inside_interval") is not None]
     if own:
@@ -260,7 +262,7 @@ class Regression:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of two runs with the same case and claim. faster: rows whose time fell beyond both spreads."""
+    """Compares rows of two runs with equal case and claim. faster: rows whose time fell by more than both spreads."""
 
     compared: int
     regressions: tuple[Regression, ...]

@@ -1,7 +1,7 @@
-"""Hardware counters by Nsight Compute: DRAM and L2 bytes of the two kernels, one profiled launch per case.
+"""Hardware counters by Nsight Compute: DRAM and L2 bytes of the two kernels, with one profiled launch per case.
 
 ncu runs a child process of this package that launches every case once between cudaProfilerStart and Stop. It flushes
-all caches before each kernel, so stage 1 reads its KV from DRAM. Clocks are left alone (--clock-control none).
+all caches before each kernel, so stage 1 reads its KV from DRAM. The clocks are not changed (--clock-control none).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Counted:
 
 
 def find_ncu() -> str | None:
-    """Nsight Compute's command line, where it is installed."""
+    """The command line of Nsight Compute, where it is installed; otherwise None."""
     return shutil.which("ncu") or next((str(p) for p in sorted(Path("/usr/local").glob("cuda*/bin/ncu"))), None)
 
 
 def count(jobs: Sequence[tuple[str, LaunchPlan, Execution]], device_index: int) -> tuple[dict[str, Counted], str]:
-    """Counters by case id, and why there are none for some."""
+    """Counters by case id, and the reason where a case has none."""
     ncu = find_ncu()
     if ncu is None:
         return {}, "ncu (Nsight Compute) is not installed"
@@ -91,7 +91,7 @@ def parse(text: str) -> list[dict[str, Any]]:
 
 
 def assign(rows: Sequence[dict[str, Any]], jobs: Sequence[tuple[str, LaunchPlan, Execution]]) -> dict[str, Counted]:
-    """Rows to cases: each stage 1 begins a case, a merge belongs to the stage 1 before it."""
+    """Assigns rows to cases: each stage 1 begins a case, and a merge belongs to the stage 1 before it."""
     groups: list[list[dict[str, Any]]] = []
     for row in rows:
         if row["name"] == "stage1_kernel":
@@ -111,7 +111,7 @@ def assign(rows: Sequence[dict[str, Any]], jobs: Sequence[tuple[str, LaunchPlan,
 
 
 def child(spec: str, device_index: int) -> None:
-    """Launch every job once, under the profiler's eye. A job that fails launches nothing and ends the run there."""
+    """Launches every job once while the profiler watches. A job that fails launches nothing and ends the run there."""
     import torch
 
     from decodecalc.verify.run.device import open_device

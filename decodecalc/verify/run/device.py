@@ -37,7 +37,7 @@ class DeviceState:
 
 @dataclass(frozen=True)
 class Device:
-    """Where kernels run. kind: one of KINDS; torch_name: what tensors are made on."""
+    """Where kernels run. kind: one of KINDS. torch_name: the device on which tensors are made."""
 
     kind: str
     torch_name: str
@@ -47,18 +47,19 @@ class Device:
 
     @property
     def is_cuda(self) -> bool:
-        """A real GPU."""
+        """Whether it is a real GPU."""
         return self.kind == "cuda"
 
     def synchronize(self) -> None:
-        """Wait for everything launched; raises what an asynchronous failure raises."""
+        """Waits for everything that was launched; raises what an asynchronous failure raises."""
         if self.is_cuda:
             import torch
 
             torch.cuda.synchronize(self.torch_name)
 
     def alive(self) -> bool:
-        """Whether the device still answers: after some errors (illegal address, falling off the bus) it never does."""
+        """Whether the device still answers. After some errors (an illegal address, a GPU that fell off the bus) it
+        never does again."""
         try:
             import torch
 
@@ -69,7 +70,7 @@ class Device:
         return True
 
     def free_memory(self) -> None:
-        """Give cached blocks back, after an out-of-memory error."""
+        """Gives cached blocks back, after an out-of-memory error."""
         if self.is_cuda:
             import gc
 
@@ -169,7 +170,7 @@ def parse_state(text: str) -> DeviceState:
 
 
 def provenance(device: Device) -> dict[str, Any]:
-    """What a report says about where it was made: device, software, time. No host names, no paths."""
+    """What a report says about its origin: device, software, time. It holds no host names and no paths."""
     import torch
     import triton
 

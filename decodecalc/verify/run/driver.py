@@ -1,4 +1,4 @@
-"""What the CUDA driver says about a compiled kernel: blocks that an SM holds at a time."""
+"""Asks the CUDA driver about a compiled kernel: how many blocks an SM holds at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REGISTER_STEP = 8  # registers are given to threads in eights; CUPTI may report
 
 def driver_blocks_per_sm(kernel: ObservedKernel) -> int | None:
     """cuOccupancyMaxActiveBlocksPerMultiprocessor of the compiled stage-1 kernel with these registers and this shared
-    memory; None when it is not found among Triton's kernels or the driver is not there."""
+    memory. None when Triton has no such kernel or the driver is missing."""
     compiled = _compiled(kernel)
     if compiled is None:
         return None

@@ -1,11 +1,11 @@
 """How the bundled kernel runs any policy's plan, and what it will then launch.
 
-Of a policy's rule the kernel is given as little as its traits allow (`Partition`): the split count and its unit, a
-count per request, one size for the batch, or, for any other regular rule, the keys of one split per request. Which
-splits are live, where each begins and ends, and which blocks exit are worked out on the device from the lengths; that
-is what makes them an observation.
+The kernel is told as little of a policy's rule as its traits allow (`Partition`): the split count and its unit, a count
+per request, one size for the batch, or, for any other regular rule, the keys of one split per request. Which splits are
+live, where each begins and ends, and which blocks exit are computed on the device from the lengths; therefore they are
+observations.
 
-Tile, warps and stages are the bundled kernel's own (what the time model calls its default variant), rows the engine's.
+Tile, warps and stages are the bundled kernel's own (the default variant of the time model). Rows are the engine's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what the kernel reads
 
 @dataclass(frozen=True)
 class KernelShape:
-    """One kernel's launch as the bundled launcher documents it: grid (x, y, z) and threads per block."""
+    """The launch of one kernel, as the bundled launcher documents it: grid (x, y, z) and threads per block."""
 
     role: str
     grid: tuple[int, int, int]
@@ -43,12 +43,13 @@ class KernelShape:
 
 @dataclass(frozen=True)
 class Execution:
-    """A plan as a launch of the bundled kernel. split_values: per request, for the rules that need them.
+    """A plan as a launch of the bundled kernel.
 
-    config: for the exact claims, with the engine's rows. timed: what is timed, and predicted: the same splits on the
-    bundled kernel's own rows and tile (a window can make the engine's tile part of `config`'s key ranges). window: what
-    the kernel is told, which is what the engine's rule reads (some read one key less). unsupported: why the kernel
-    cannot run the plan; the rest is then of no use.
+    split_values: per request, for the rules that need them. config: for the exact claims, with the engine's rows.
+    timed: what is timed, and predicted: the same splits with the bundled kernel's own rows and tile (a window can make
+    the engine's tile part of the key ranges of `config`). window: what the kernel is told, which is what the engine's
+    rule reads (some read one key less). unsupported: why the kernel cannot run the plan; the other fields are then
+    meaningless.
     """
 
     config: LaunchConfig | None
@@ -66,7 +67,7 @@ class Execution:
 
 
 def execution_of(plan: LaunchPlan, calibration: Calibration | None = None) -> Execution:
-    """How the bundled kernel runs `plan`. calibration: whose variants to run; the plan's GPU's when None."""
+    """How the bundled kernel runs `plan`. calibration: whose variants to run; None takes that of the plan's GPU."""
     from decodecalc.cost import load_calibration
 
     tuning = tuning_of(plan, calibration or load_calibration(gpu=plan.gpu))
@@ -102,21 +103,25 @@ def _unsupported(plan: LaunchPlan, tuning: KernelTuning) -> str:
     if min(n - q for n, q in zip(plan.batch.seq_lens, plan.batch.q_lens)) < 0:
         return "a request has fewer keys than query tokens"
     if _partition(plan).rule == IRREGULAR and plan.is_split:
-        return f"{plan.engine} cuts at places that follow no per-request size; the bundled kernel cuts equal splits"
+        return f"{plan.engine} does not cut a request into splits of one size, and the bundled kernel does"
     if plan.is_split and plan.splits.interleave_keys is not None:
-        return "this engine deals tiles to its splits in turn; the bundled kernel cuts contiguous splits"
+        return "this engine deals tiles to its splits in turn, and the splits of the bundled kernel are contiguous"
     if geo.window is None:
         return ""
     if plan.is_split and any(_first_keys(plan)) and _window_as_read(plan) is None:
-        return "this engine starts its splits at a tile boundary before the window, the bundled kernel at the window"
+        return (
+            "this engine starts its splits at a tile boundary before the window, and the bundled kernel at the window"
+        )
     if _skips_tiles(plan) and _exact_tile(plan, tuning) != plan.tile_keys:
-        return f"a window is skipped in whole tiles, and {plan.tile_keys} keys are no tile that the kernel can hold"
+        return (
+            f"the window is skipped in whole tiles of {plan.tile_keys} keys, a size that the bundled kernel cannot hold"
+        )
     return ""
 
 
 def _partition(plan: LaunchPlan) -> Partition:
-    """How the kernel is told the plan's cuts: by the engine's rule, or that of the engine whose splits the bundled
-    kernel borrows."""
+    """How the kernel is told where the plan cuts: by the engine's rule, or by that of the engine whose splits the
+    bundled kernel borrows."""
     borrowed = getattr(plan.options, "split_policy", None)
     return Partition() if borrowed else traits_of(plan.engine).partition
 
@@ -126,7 +131,8 @@ def _first_keys(plan: LaunchPlan) -> list[int]:
 
 
 def _window_as_read(plan: LaunchPlan) -> int | None:
-    """The window where the engine's partition starts (for some one key short of the layer's); None where none does."""
+    """The window at which the engine's partition starts (for some engines one key short of the layer's); None where no
+    window explains it."""
     lens = zip(plan.batch.seq_lens, plan.batch.q_lens, _first_keys(plan))
     windows = {n - q + 1 - first for n, q, first in lens if first}
     window = windows.pop() if len(windows) == 1 else 0
@@ -134,12 +140,12 @@ def _window_as_read(plan: LaunchPlan) -> int | None:
 
 
 def _skips_tiles(plan: LaunchPlan) -> bool:
-    """Whether the window shows in the tiles walked, not in where the partition begins."""
+    """Whether the window shows in the tiles that are walked, and not in where the partition begins."""
     return plan.geometry.window is not None and _window_as_read(plan) is None
 
 
 def _exact_tile(plan: LaunchPlan, tuning: KernelTuning) -> int:
-    """The tile for the exact claims: the kernel's own, or the engine's where its window is skipped in whole tiles."""
+    """The tile for the exact claims: the kernel's own, or the engine's where the window is skipped in whole tiles."""
     if not _skips_tiles(plan):
         return tuning.tile_keys
     most = 128 if plan.geometry.v_dim <= 128 else 32
@@ -159,7 +165,7 @@ def _by_rule(plan: LaunchPlan, tuning: KernelTuning) -> Execution:
     values: tuple[int, ...] | None = None
     if not plan.is_split:
         config, rule = LaunchConfig(**shape), "unsplit"
-    elif launched == 1:  # the split path with one split: partial states and a merge all the same
+    elif launched == 1:  # the split path with one split still has partial states and a merge
         longest = plan.batch.max_seq_len
         config = LaunchConfig(num_splits=1, split_rule="size", split_value=longest, **shape)
         rule = "one split, merged"
@@ -171,7 +177,7 @@ def _by_rule(plan: LaunchPlan, tuning: KernelTuning) -> Execution:
         config, values = LaunchConfig.per_request_counts(launched, unit=unit, **shape), requested
         rule = f"a split count per request, {unit}-key units"
     elif partition.rule == SIZE:
-        # The longest request shows the size; any size from a request's length on cuts it the same way.
+        # The longest request shows the size: any size of at least a request's length cuts the request in the same way.
         size = max(end - start for ranges in plan.splits.keys for start, end in ranges[:1])
         config = LaunchConfig(num_splits=launched, split_rule="size", split_value=size, **shape)
         rule = f"{size} keys per split"
@@ -191,7 +197,8 @@ def _timed_shape(plan: LaunchPlan, tuning: KernelTuning) -> dict[str, Any]:
 
 
 def _shape(plan: LaunchPlan, tuning: KernelTuning, rows: int, rows_used: int, tile: int) -> dict[str, Any]:
-    """Tile, rows, warps and idle rows. Rows beyond the queries' are left out: the same blocks, less padding."""
+    """Tile, rows, warps and idle rows. Rows beyond those of the queries are left out: the blocks are the same, with
+    less padding."""
     from decodecalc.cost.launcher import stages_that_fit, warps_that_hold
 
     return {
@@ -215,7 +222,7 @@ def _merge(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def row_blocks(plan: LaunchPlan) -> int:
-    """Row blocks of the request with most query tokens."""
+    """Row blocks of the request with the most query tokens."""
     return max(plan.blocks_per_split) // plan.geometry.kv_heads
 
 
@@ -229,8 +236,9 @@ def _idle_requests(plan: LaunchPlan) -> int:
 def predicted_kernels(plan: LaunchPlan, run: Execution) -> tuple[KernelShape, ...]:
     """What the bundled launcher launches for the plan, by the formulas in its docstrings.
 
-    Stage 1: (KV heads x row blocks, requests + idle, splits); merge: (ceil(query tokens x q_heads / merge rows),
-    requests, ceil(value width / merge_dims)), absent when nothing is split or the last block merges.
+    Stage 1 has the grid (KV heads x row blocks, requests + idle, splits). The merge has (ceil(query tokens x q_heads /
+    merge rows), requests, ceil(value width / merge_dims)); there is none when nothing is split or the last block
+    merges.
     """
     config, geo, batch = run.launch, plan.geometry, plan.batch
     stage1 = KernelShape(

@@ -1,9 +1,9 @@
-"""Random tensors of one decode step, several layers deep, with everything that must not be read poisoned.
+"""Random tensors of one decode step for several layers, in which everything that must not be read is poisoned.
 
-Every layer has its own cache; one page table, in shuffled order, serves all of them, as in an engine: from the second
-layer on it comes from the L2. Slots of a last page beyond the request's length hold NaN, table entries beyond a
-request's pages are no page numbers; for engines' own kernels, which may load what they then mask, both are harmless
-numbers.
+Every layer has its own cache. One page table, in shuffled order, serves all layers, as in an engine: from the second
+layer on it comes from the L2. Slots of a last page beyond the request's length hold NaN, and table entries beyond a
+request's pages are invalid page numbers. Engines' own kernels may load what they then mask, so for them both are
+harmless numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ NO_PAGE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Inputs:
-    """q [tokens, q_heads, D]; keys, values [layers, pages, page, kv_heads, D]; table [B, pages per request].
+    """The tensors: q [tokens, q_heads, D]; keys and values [layers, pages, page, kv_heads, D]; table [B, pages per
+    request].
 
     For page size 1 `table` is kv_indices and `indptr` [B + 1] its offsets. values is None for MLA.
     """
@@ -60,7 +61,7 @@ class Inputs:
         return self.batch.query_tokens, self.geometry.q_heads, self.geometry.v_dim
 
     def common(self) -> dict[str, Any]:
-        """Arguments that the kernel and its reference share, but for the page table and the window."""
+        """The arguments that the kernel and its reference share, except the page table and the window."""
         geo = self.geometry
         out: dict[str, Any] = {"seq_lens": self.seq_lens, "q_len": self.batch.max_q_len, "softcap": geo.softcap or 0.0}
         if self.query_start is not None:
@@ -74,15 +75,16 @@ class Inputs:
         return out
 
     def arguments(self) -> dict[str, Any]:
-        """All of them; the same for every layer."""
+        """All arguments; they are the same for every layer."""
         if self.indptr is not None:
             return {**self.common(), "kv_indptr": self.indptr, "kv_indices": self.table}
         return {**self.common(), "page_table": self.table}
 
     def alone(self, request: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Queries and arguments of one request by itself, over the same cache.
+        """The queries and arguments of one request by itself, over the same cache.
 
-        Copies, not slices: an address that is no multiple of 16 would make Triton compile another kernel.
+        They are copies and not slices, because an address that is no multiple of 16 would make Triton compile another
+        kernel.
         """
         first = sum(self.batch.q_lens[:request])
         tokens = self.batch.q_lens[request]
@@ -173,7 +175,7 @@ def make_inputs(
 
 
 def _poison(cache: torch.Tensor, pages: torch.Tensor, filled: int, tail: float) -> None:
-    """`tail` in the slots from `filled` on of these pages, in every layer."""
+    """Writes `tail` into the slots from `filled` on of these pages, in every layer."""
     import torch
 
     if cache.dtype == torch.float8_e4m3fn:  # FP8 has no indexing kernels

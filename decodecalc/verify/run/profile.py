@@ -1,4 +1,4 @@
-"""Kernels as CUPTI saw them: torch.profiler records every launch's grid, block, registers and shared memory."""
+"""Reads kernels as CUPTI saw them: torch.profiler records grid, block, registers and shared memory of a launch."""
 
 from __future__ import annotations
 

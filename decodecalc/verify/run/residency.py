@@ -1,8 +1,8 @@
 """How many blocks of a kernel an SM holds at a time, from what the kernel needs and what an SM has.
 
-NVIDIA's occupancy arithmetic (CUDA C++ Programming Guide, "Multiprocessor Level"; the calculator inside Nsight
-Compute): registers are handed out to a warp in units of 256, shared memory to a block in units of 128 bytes, and the
-system keeps 1 KB of shared memory for every block since compute capability 8.0.
+This is NVIDIA's occupancy arithmetic (CUDA C++ Programming Guide, "Multiprocessor Level"; the calculator inside Nsight
+Compute). Registers are given to a warp in units of 256 and shared memory to a block in units of 128 bytes. Since
+compute capability 8.0 the system keeps 1 KB of shared memory for every block.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def resident_blocks(gpu: Gpu, threads: int, registers: int, shared_bytes: int) -
 
 
 def most_at_once(blocks: Iterable[tuple[int, int, int]]) -> int:
-    """The most blocks that were on one SM at one time. blocks: (SM, begin, finish) with one clock for all.
+    """The most blocks that were on one SM at one time. blocks: (SM, begin, finish), with one clock for all.
 
-    A block that finishes at the instant another begins made room for it: coarse clocks give a lower bound.
+    A block that finishes at the instant at which another begins is counted as having made room for it, so coarse clocks
+    give a lower bound.
 
     >>> most_at_once([(0, 1, 5), (0, 5, 9), (1, 1, 9), (1, 2, 3)])
     2

@@ -1,4 +1,4 @@
-"""The loop: every case, every claim, one row each. Nothing that goes wrong in one case keeps the next from running."""
+"""Runs every claim of every case, with one row each. A failure in one case does not keep the next from running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from decodecalc.verify.run.inputs import Inputs
     from decodecalc.verify.run.trial import Trial
 
-# Stage-1 blocks times tiles that the interpreter is asked for at most: about a minute a launch.
+# The interpreter is given at most this many stage-1 blocks times tiles, which takes about a minute a launch.
 INTERPRETER_LIMIT = 3000
 INTERPRETER_CLAIMS = (1, 3, 4, 7, 12, 13)
 
@@ -35,9 +35,10 @@ class Result:
 
 @dataclass
 class Runner:
-    """Checks cases on one device. claims: numbers to check, in order. counted: counters by case id.
+    """Checks cases on one device. claims: the numbers to check, in order. counted: counters by case id.
 
-    no_counters: why a case has none. `lost` is set when the device stopped answering; what follows is then not run.
+    no_counters: why a case has none. `lost` is set when the device stops answering; the remaining cases are then not
+    run.
     """
 
     device: Device
@@ -96,7 +97,7 @@ class Runner:
                 + plan.stage1.launched_blocks
             )
             if work > INTERPRETER_LIMIT:
-                return f"too large for the interpreter ({work} tiles and blocks, {INTERPRETER_LIMIT} at most)"
+                return f"the case is too large for the interpreter ({work} tiles, of at most {INTERPRETER_LIMIT})"
         return ""
 
     def _execution(self, case: Case) -> Execution:
@@ -136,7 +137,7 @@ class Runner:
             if self.lost:
                 say(Finding(number, ERROR, reason=self.lost))
             elif wrong and number > 8:
-                say(skip(number, "the output is wrong: nothing measured on it would mean anything"))
+                say(skip(number, "the output is wrong, so nothing that is measured on it has a meaning"))
             else:
                 finding = self._claim(number, trial)
                 wrong = wrong or (number == 1 and finding.verdict in ("fail", ERROR))
@@ -160,7 +161,7 @@ class Runner:
             return error(number, failed)
 
     def _after(self, failed: Exception) -> None:
-        """Whether the device survived. Out-of-memory errors leave it healthy once their blocks are given back."""
+        """Whether the device survived. After an out-of-memory error it is healthy once its blocks are given back."""
         self.device.free_memory()
         if not self.device.alive():
             lines = str(failed).strip().splitlines()

@@ -1,9 +1,9 @@
-"""The measurement protocol: one CUDA graph over several layers, each with its own KV, replayed; time per layer.
+"""The measurement protocol: the time per layer of one CUDA graph over several layers, each with its own KV, replayed.
 
 The layers together read at least three times the L2, so that a replay finds none of its KV there ("cold"). The graph
-goes round them until it runs a millisecond and a half, because starting a graph costs some ten microseconds, which
-three layers of ten would not hide. Median of many replays; spread is (90th - 10th percentile) / median; a spread above
-5 % is measured again, with more replays, and then flagged.
+repeats them until it runs for a millisecond and a half, because starting a graph takes some ten microseconds, which
+three layers of ten microseconds would not hide. The time is the median of many replays, and the spread is (90th - 10th
+percentile) / median. A spread above 5 % is measured again with more replays, and is flagged if it stays.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MAX_CALLS = 4096  # in one graph
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds per layer. spread: relative; flagged: still above the limit after a second measurement.
+    """Seconds per layer. spread: relative. flagged: the spread is above the limit even after a second measurement.
 
-    calls: layers in one graph, every one of `layers` as often as any other.
+    calls: layers in one graph; every one of `layers` occurs equally often.
     """
 
     median_s: float
@@ -48,9 +48,9 @@ class Timed:
 
 
 def layers_needed(read_bytes: int, layer_bytes: int, l2_bytes: int | None, free_bytes: int | None) -> tuple[int, bool]:
-    """How many layers the pool takes, and whether that is cold.
+    """How many layers the pool takes, and whether they are enough for a cold L2.
 
-    read_bytes: what a layer's launch reads of its layer_bytes (less under a window).
+    read_bytes: how much of its layer_bytes the launch of a layer reads (less under a window).
 
     >>> layers_needed(10_000_000, 10_000_000, 62_914_560, None)
     (19, True)
@@ -63,7 +63,7 @@ def layers_needed(read_bytes: int, layer_bytes: int, l2_bytes: int | None, free_
 
 
 def rounds_needed(layers: int, once_s: float) -> int:
-    """How often the graph goes round its layers, of which one round takes `once_s`.
+    """How often the graph repeats its layers, when one round takes `once_s`.
 
     >>> rounds_needed(3, 1e-4), rounds_needed(700, 4e-3)
     (15, 1)

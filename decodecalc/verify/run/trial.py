@@ -1,4 +1,4 @@
-"""One case on one device: the plan, the launch that runs it, its tensors, and what was seen of it, measured once."""
+"""One case on one device: the plan, the launch that runs it, its tensors, and the observations, each measured once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Times:
 
 @dataclass
 class Trial:
-    """What the claims look at. `cold`: whether the layers of `inputs` overflow the L2. counted: ncu's counters."""
+    """What the claims read. `cold`: whether the layers of `inputs` exceed the L2. counted: the counters of ncu."""
 
     case: Case
     plan: LaunchPlan
@@ -83,11 +83,12 @@ class Trial:
 
     @cached_property
     def split_values(self) -> torch.Tensor | None:
-        """`values()`, made once."""
+        """`values()`, computed once."""
         return self.values()
 
     def launch(self, config: LaunchConfig | None = None, layer: int = 0, **more: Any) -> torch.Tensor:
-        """One decode step of one layer. `more` goes to the launcher (workspace, out, lse, run, split_values, …)."""
+        """Launches one decode step of one layer. `more` goes to the launcher (workspace, out, lse, run, split_values,
+        …)."""
         from decodecalc_kernels import decode_attention
 
         inputs = self.inputs

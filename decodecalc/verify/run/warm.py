@@ -1,6 +1,6 @@
-"""Compile every kernel variant that a run will need, in several processes at once, into Triton's disk cache.
+"""Compiles every kernel variant that a run will need, in several processes at once, into Triton's cache on disk.
 
-A suite needs some hundreds of variants at a second each; the checks themselves take less time than that.
+A suite needs some hundreds of variants that take a second each, which is more than the checks themselves take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Job = tuple[LaunchPlan, Execution]
 
 
 def warm_up(jobs: Sequence[Job], device_index: int, progress: Callable[[int, int], None]) -> None:
-    """Compile for all jobs. What fails to compile is left for its own row to report."""
+    """Compiles for all jobs. A job that fails to compile is reported by its own row later."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
@@ -48,7 +48,7 @@ def jobs_of(cases: Sequence[Case], runs: dict[str, Execution]) -> list[Job]:
 
 
 def _key(plan: LaunchPlan, run: Execution) -> str:
-    """What decides the compiled code: geometry, cache, query tokens and the launch, its counts aside."""
+    """What determines the compiled code: geometry, cache, query tokens and the launch without its counts."""
     config = run.launch.replace(num_splits=2, split_value=1, split_unit=1, idle_requests=0)
     tokens = plan.batch.max_q_len
     who = f"{plan.engine == BUNDLED}|{plan.batch.size}"
@@ -56,7 +56,7 @@ def _key(plan: LaunchPlan, run: Execution) -> str:
 
 
 def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> None:
-    """Launch short requests, as many as the plan has, under every variant of `run` that the claims use."""
+    """Launches short requests, as many as the plan has, under every variant of `run` that the claims use."""
     import contextlib
 
     import torch
@@ -92,7 +92,7 @@ def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> Non
 
 
 def _compile_merges(plan: LaunchPlan, run: Execution, inputs: Inputs) -> None:
-    """The merges of a sweep over split counts: their shape follows the count."""
+    """The merges of a sweep over split counts, whose shape depends on the count."""
     import contextlib
 
     import torch

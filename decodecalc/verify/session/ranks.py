@@ -1,4 +1,4 @@
-"""Several GPUs: processes that torchrun started deal the scenarios and rank 0 gathers what they found."""
+"""Several GPUs: processes that torchrun started divide the scenarios, and rank 0 gathers the results."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """The rank that writes the report."""
+        """Whether this rank writes the report."""
         return self.rank == 0
 
     def gather(self, item: Any) -> Sequence[Any] | None:
-        """Everybody's `item` at rank 0, None elsewhere. Over TCP (gloo): it works without a GPU."""
+        """The `item` of every rank at rank 0, None elsewhere. It uses TCP (gloo) and works without a GPU."""
         if self.world == 1:
             return [item]
         import torch.distributed as dist

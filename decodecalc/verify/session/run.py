@@ -148,7 +148,7 @@ class Session:
         return runner
 
     def _prepare(self, runner: Runner, todo: Sequence[Case], display: Display) -> None:
-        """Counters and compiled kernels, before the loop."""
+        """Reads counters and compiles kernels, before the loop."""
         from decodecalc.verify.run.execution import execution_of
         from decodecalc.verify.run.warm import jobs_of, warm_up
 
@@ -183,7 +183,7 @@ class Session:
         )
 
     def forget_journal(self) -> None:
-        """The rows are in the report (of rank 0): the journal is not needed any more."""
+        """Removes the journal (on rank 0), because the report now contains the rows."""
         if self._journal is not None:
             self._journal.remove()
 

@@ -1,8 +1,8 @@
-"""Which scenarios a suite holds: a model's layer group on one rank, a decode step, a cache, and the engines to plan it.
+"""The scenarios of a suite: a model's layer group on one rank, a decode step, a cache, and the engines that plan it.
 
-`quick` is a minute's look, `standard` what a report is made of, `full` adds long contexts, wide batches and every
-engine. `tiny` is small enough for Triton's CPU interpreter. `engines` holds the steps that engines' own kernels are
-checked on: every engine that has a runner, with what it serves beside plain GQA.
+`quick` takes about a minute, `standard` is what reports are made of, and `full` adds long contexts, wide batches and
+every engine. `tiny` is small enough for Triton's CPU interpreter. `engines` holds the steps on which engines' own
+kernels are checked: every engine that has a runner, with what it serves besides plain GQA.
 """
 
 from __future__ import annotations
@@ -195,9 +195,9 @@ def _tiny(engines: Sequence[str] | None) -> list[Scenario]:
 
 
 def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | None = None) -> list[Case]:
-    """Every scenario under each of its engines' rules, planned for `gpu`, in order.
+    """Every scenario under the rule of each of its engines, planned for `gpu`, in order.
 
-    `options` reach the engines that have them; one that no engine has is an error.
+    `options` reach the engines that have them. Raises UnknownNameError for an option that no engine has.
     """
     from decodecalc.engines.registry import load_policies
 
@@ -222,6 +222,7 @@ def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | 
 
 
 def deal(items: Sequence[Case], part: int, parts: int) -> list[Case]:
-    """Part `part` (from 1) of `parts`. Whole scenarios are dealt, in turn: a scenario's engines share its data."""
+    """Part `part` (from 1) of `parts`. Whole scenarios are dealt in turn, because the engines of a scenario share its
+    data."""
     order = {name: i for i, name in enumerate(dict.fromkeys(case.scenario.id for case in items))}
     return [case for case in items if order[case.scenario.id] % parts == part - 1]

@@ -73,7 +73,7 @@ def test_vllms_fork_cuts_each_requests_own_length():
 
 def test_page_multiple_is_the_forks():
     """Dao-AILab/flash-attention issue 828: upstream refuses pages that are no multiple of 256, vLLM's fork of 16."""
-    with pytest.raises(GateError, match=r"multiple of 256, not 16 .*vLLM's fork.*start-up error") as refusal:
+    with pytest.raises(GateError, match=r"multiple of 256, not 16 .*vLLM's fork.*error at start-up") as refusal:
         fa2(engine=UPSTREAM, page=16)
     assert refusal.value.code == "page_size_not_multiple_of_256"
     assert "page 16 is a multiple of 16" in fa2(page=16).gate("fork").reason
@@ -88,7 +88,7 @@ def test_without_the_swap_keys_are_read_per_query_head():
     assert (two_tokens.path, two_tokens.stage1.grid, two_tokens.unsplit_blocks) == ("unsplit", (1, 1, 32), 32)
     assert (two_tokens.detail.kv_reads_per_key, fa2().detail.kv_reads_per_key) == (4, 1)
     assert "2 query tokens" in two_tokens.gate("gqa_swap").reason
-    assert "consults the rule only when the group was swapped" in two_tokens.gate("split").reason
+    assert "applies the rule only when the group was swapped" in two_tokens.gate("split").reason
     assert fa2(q_lens=2, api="kvcache").splits.launched == 7
 
 
@@ -187,7 +187,7 @@ def test_ragged_batches_share_one_count():
     ],
 )
 def test_refusals_have_a_code(changes, code):
-    """What the entry points refuse is a start-up error with a machine word."""
+    """What the entry points refuse is a error at start-up with a machine word."""
     with pytest.raises(GateError) as refusal:
         fa2(**changes)
     assert refusal.value.code == code

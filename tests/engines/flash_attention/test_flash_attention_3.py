@@ -45,7 +45,7 @@ def test_known_counts_of_the_rule(geo, lens, gpu, options, splits):
 
 def test_four_key_blocks_are_never_split():
     """n <= 4: 512 keys of tile 128 stay whole, 513 are cut."""
-    assert "4 key blocks: up to 4 are never split" in fa3(lens=(512,)).gate("split").reason
+    assert "4 key blocks; up to 4 are never split" in fa3(lens=(512,)).gate("split").reason
     assert (fa3(lens=(512,)).path, fa3(lens=(513,)).path) == ("unsplit", "split")
 
 

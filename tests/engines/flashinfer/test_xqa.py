@@ -222,5 +222,5 @@ def test_a_walkthrough_says_who_merges_and_how_tiles_are_dealt() -> None:
 
 def test_the_bundled_kernel_does_not_claim_to_run_it() -> None:
     """A proof with contiguous splits would show another partition, so it is refused in words; unsplit plans can run."""
-    assert "no per-request size" in execution_of(plan(gpu="h200")).unsupported
+    assert "splits of one size" in execution_of(plan(gpu="h200")).unsupported
     assert execution_of(plan(lens=(8000,) * 64, gpu="h200")).unsupported == ""

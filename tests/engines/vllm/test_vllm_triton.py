@@ -160,7 +160,7 @@ def test_non_causal_masks_split_single_queries_only():
     options = {"causal": False, "num_speculative_tokens": 3}
     assert plan(LLAMA_8B, dc.Batch.uniform(4, 4096, 4), **options).path == "2d"
     assert plan(LLAMA_8B, dc.Batch.uniform(4, 4096), **options).path == "3d"
-    with pytest.raises(dc.GateError, match="only know causal masks") as refused:
+    with pytest.raises(dc.GateError, match="supports causal masks only") as refused:
         plan(LLAMA_8B, dc.Batch.uniform(4, 4096), version="0.23.0", causal=False)
     assert refused.value.code == "causal"
 
