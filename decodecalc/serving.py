@@ -118,7 +118,7 @@ class Memory(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class FlagAdvice:
     """One change to the command."""
 
     flag: str
@@ -157,7 +157,7 @@ class Serving(Shown):
     """Tokens of a sequence in the steps shown."""
     calibration: Calibration
     """Where the times come from."""
-    advice: tuple[Advice, ...]
+    advice: tuple[FlagAdvice, ...]
     """What to change."""
     notes: tuple[str, ...]
     """What a user should know, in whole sentences."""
@@ -447,11 +447,11 @@ def _overridden(model: Model, command: Command, notes: list[str]) -> Model:
     return replace(model, max_position=most) if isinstance(most, int) else model
 
 
-def _advice(asked: _Asked, found: Serving) -> list[Advice]:
+def _advice(asked: _Asked, found: Serving) -> list[FlagAdvice]:
     """What to change, what does not fit first."""
     if found.refused is not None:
         return _starts_with(asked, found)
-    out: dict[str, Advice] = {}
+    out: dict[str, FlagAdvice] = {}
     for advice in [*_fitting(asked, found), *_faster(asked, found), *_spread(found)]:
         old = out.get(advice.flag)
         both = replace(advice, why=f"{old.why}; it {advice.why}") if old is not None else advice
@@ -470,7 +470,7 @@ def _with(asked: _Asked, flag: str) -> _Asked | None:
     return None if any(one.answer.refused is not None for one in changed.layers) else changed
 
 
-def _starts_with(asked: _Asked, found: Serving) -> list[Advice]:
+def _starts_with(asked: _Asked, found: Serving) -> list[FlagAdvice]:
     """Without the flag that is refused, where the automatic choice then starts."""
     for name, words in (
         ("backend", "the backend"),
@@ -489,7 +489,7 @@ def _starts_with(asked: _Asked, found: Serving) -> list[Advice]:
             backend = changed.layers[0].answer.backend
             flag = next((line.names[0] for line in found.facts.flags_table if line.key == name), name)
             return [
-                Advice(
+                FlagAdvice(
                     flag=f"leave out {flag} {getattr(asked.command, name)}",
                     why=f"without {words} the server runs {backend}",
                 )
@@ -497,7 +497,7 @@ def _starts_with(asked: _Asked, found: Serving) -> list[Advice]:
     return []
 
 
-def _fitting(asked: _Asked, found: Serving) -> list[Advice]:
+def _fitting(asked: _Asked, found: Serving) -> list[FlagAdvice]:
     available, fitting = found.memory.available, found.fitting
     if available is None or fitting is None:
         return []
@@ -505,7 +505,7 @@ def _fitting(asked: _Asked, found: Serving) -> list[Advice]:
         return _more_ranks(asked, found)
     if fitting >= found.max_num_seqs:
         return []
-    out: list[Advice] = []
+    out: list[FlagAdvice] = []
     smaller = found.facts.smaller_cache
     if smaller is not None and found.cache.token_bytes and asked.kv.element_bytes > 1:
         changed = _with(asked, smaller)
@@ -513,18 +513,18 @@ def _fitting(asked: _Asked, found: Serving) -> list[Advice]:
             count = changed.cache.sequences(changed.memory.available, found.context)
             backend = changed.layers[0].answer.backend
             if count > fitting:
-                out.append(Advice(flag=smaller, why=f"{count} sequences fit instead of {fitting}; {backend} runs"))
+                out.append(FlagAdvice(flag=smaller, why=f"{count} sequences fit instead of {fitting}; {backend} runs"))
     flag = found.facts.flag("max_num_seqs", fitting)
     if flag is not None:
-        out.append(Advice(flag=flag, why=f"no more sequences of {found.context} tokens fit: the others wait"))
+        out.append(FlagAdvice(flag=flag, why=f"no more sequences of {found.context} tokens fit: the others wait"))
     longest = found.cache.longest(available, found.max_num_seqs)
     flag = found.facts.flag("max_model_len", longest)
     if flag is not None and SHORTEST_ADVISED <= longest < found.context:
-        out.append(Advice(flag=flag, why=f"{found.max_num_seqs} sequences of that length fit"))
+        out.append(FlagAdvice(flag=flag, why=f"{found.max_num_seqs} sequences of that length fit"))
     return out
 
 
-def _more_ranks(asked: _Asked, found: Serving) -> list[Advice]:
+def _more_ranks(asked: _Asked, found: Serving) -> list[FlagAdvice]:
     """The least tensor-parallel degree at which the weights leave room for a sequence."""
     for tp in found.model.valid_tp():
         if tp <= asked.command.tp:
@@ -535,11 +535,11 @@ def _more_ranks(asked: _Asked, found: Serving) -> list[Advice]:
             continue
         count = changed.cache.sequences(max(changed.memory.available, 0.0), found.context)
         if count:
-            return [Advice(flag=flag, why=f"{count} sequences of {found.context} tokens fit beside the weights")]
+            return [FlagAdvice(flag=flag, why=f"{count} sequences of {found.context} tokens fit beside the weights")]
     return []
 
 
-def _faster(asked: _Asked, found: Serving) -> list[Advice]:
+def _faster(asked: _Asked, found: Serving) -> list[FlagAdvice]:
     """Other backends that take the layers, the smaller cache and the server's own settings, where they save time."""
     full = found.full
     if full is None or full.attention is None:
@@ -555,7 +555,7 @@ def _faster(asked: _Asked, found: Serving) -> list[Advice]:
                 trials.append(found.facts.flag("backend", name) or "")
     if found.facts.smaller_cache is not None and asked.kv.element_bytes > 1:
         trials.append(found.facts.smaller_cache)
-    best: list[Advice] = []
+    best: list[FlagAdvice] = []
     for flag in trials:
         changed = _with(asked, flag)
         if changed is None:
@@ -571,9 +571,9 @@ def _faster(asked: _Asked, found: Serving) -> list[Advice]:
         backend = changed.layers[0].answer.backend
         runs = "" if backend == found.layers[0].answer.backend else f" with {backend}"
         why = f"takes {share:.0f} % off the attention at batch {full.batch}{runs}{sure}"
-        best.append(Advice(flag=flag, why=why, saves_s=now - attention.total_s))
+        best.append(FlagAdvice(flag=flag, why=why, saves_s=now - attention.total_s))
     best.sort(key=lambda advice: -(advice.saves_s or 0.0))
-    seen: dict[str, Advice] = {}
+    seen: dict[str, FlagAdvice] = {}
     for advice in best:  # one value of each flag
         seen.setdefault(advice.flag.split()[0], advice)
     return list(seen.values())[:3]
@@ -584,14 +584,14 @@ def _is_calibrated(attention: TokenTime) -> bool:
     return all(layer.kernel != BUNDLED for _, layer in attention.layers)
 
 
-def _spread(found: Serving) -> list[Advice]:
+def _spread(found: Serving) -> list[FlagAdvice]:
     """KV heads that several ranks hold: a flag that divides the keys instead."""
     copies = max(group.copies for group in found.cache.groups)
     flag = found.facts.flag("dcp", min(copies, found.command.tp))
     if copies <= 1 or found.command.dcp > 1 or flag is None:
         return []
     why = f"{copies} ranks hold the same KV heads: dividing a sequence's keys over them fits {copies} times the tokens"
-    return [Advice(flag=flag, why=why)]
+    return [FlagAdvice(flag=flag, why=why)]
 
 
-__all__ = ["RESERVE_BYTES", "Advice", "Launch", "LayerAnswer", "Load", "Memory", "Serving", "serve"]
+__all__ = ["RESERVE_BYTES", "FlagAdvice", "Launch", "LayerAnswer", "Load", "Memory", "Serving", "serve"]

@@ -60,8 +60,8 @@ LAYERS = (
 )
 # Layers that are mechanism only: no engine and no server is named in them. (`models` cites servers as sources.)
 NAMELESS = (
-    *LAYERS[0].names, "launch", "scenario", "workload", "request", "analysis", "cost", "serving", "sweeps", "drift", "trace",
-    "verify", "calibrate", "tables", "plot", "cli",
+    *LAYERS[0].names, "launch", "scenario", "workload", "request", "analysis", "cost", "serving", "sweeps", "drift",
+    "trace", "verify", "calibrate", "tables", "plot", "cli",
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ WORTH = 0.02  # no change is worth naming below 2 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ServedStep:
     """One layer group of one decode step that a server runs."""
 
     geometry: Geometry
@@ -100,7 +100,7 @@ class Adviser:
     library: bool = False
     """Whether settings count that only a caller of a library can pass."""
 
-    def setting(self, policy: Policy, version: str | None, steps: Sequence[Step]) -> Advice:
+    def setting(self, policy: Policy, version: str | None, steps: Sequence[ServedStep]) -> Advice:
         """The value of the engine's split setting with the least total time. DecodecalcError where it refuses."""
         name, setting = policy.name, policy.traits.split_setting
         graph = policy.traits.graph_option
@@ -162,7 +162,7 @@ class Adviser:
             sentence=sentence,
         )
 
-    def cache(self, policy: Policy, version: str | None, steps: Sequence[Step]) -> str | None:
+    def cache(self, policy: Policy, version: str | None, steps: Sequence[ServedStep]) -> str | None:
         """Whether an FP8 cache pays with this engine, or a 16-bit one in its place; None where a kernel of the two was
         not calibrated. The errors of two types are taken for independent."""
         other = "bf16" if self.kv.dtype == "fp8" else "fp8"
@@ -188,7 +188,7 @@ class Adviser:
         )
 
     def _times(
-        self, policy: Policy, version: str | None, steps: Sequence[Step], more: Mapping[str, Any]
+        self, policy: Policy, version: str | None, steps: Sequence[ServedStep], more: Mapping[str, Any]
     ) -> list[Prediction] | None:
         """Every step's prediction; None where one has no time."""
         options = {**policy.own_options(self.options), **more}
@@ -201,7 +201,7 @@ class Adviser:
         return found
 
 
-def _total(steps: Sequence[Step], times: Sequence[Prediction]) -> float:
+def _total(steps: Sequence[ServedStep], times: Sequence[Prediction]) -> float:
     """Mean over the steps, by their shares, of the time of all layers; several layer groups of a step add up."""
     return sum(step.weight * step.layers * p.known_s for step, p in zip(steps, times))
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.advice import Adviser, Step
+from decodecalc.cost.advice import Adviser, ServedStep
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import own_calibration
 from decodecalc.cost.own_launch import row_block, used_rows
@@ -244,7 +244,7 @@ class _Regrets:
             plan = policy.plan(self.geo, self.batch, self.kv, self.gpu, policy.own_options(self.options), version)
             rule = predict(plan, self.gpu, self.calibration, kernel=BUNDLED, l2=self.l2).known_s
             own = None if plan.engine == BUNDLED else predict(plan, self.gpu, self.calibration, l2=self.l2).total_s
-            advice = self._adviser.setting(policy, version, [Step(geometry=self.geo, batch=self.batch)])
+            advice = self._adviser.setting(policy, version, [ServedStep(geometry=self.geo, batch=self.batch)])
         except DecodecalcError as refused:
             return Regret(engine=policy.name, version=name, refused=str(refused))
         return Regret(

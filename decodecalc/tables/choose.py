@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.advice import Adviser, Step
+from decodecalc.cost.advice import Adviser, ServedStep
 from decodecalc.cost.choice import Choice, Regret, choose
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.token import sum_layers
@@ -72,7 +72,9 @@ def choose_table(
             notes += [f"not shown: {because(r.engine, r.refused)}" for r in found.regrets if r.refused]
     if not curve:
         steps = [
-            Step(geometry=group.geometry, batch=group.seen_batch(batch), layers=group.layers, weight=weighted[batch])
+            ServedStep(
+                geometry=group.geometry, batch=group.seen_batch(batch), layers=group.layers, weight=weighted[batch]
+            )
             for batch in s.batches
             for group in s.layer_groups
         ]
@@ -90,7 +92,7 @@ def choose_table(
     )
 
 
-def _advice(s: Scenarios, adviser: Adviser, steps: Sequence[Step]) -> dict[str, str]:
+def _advice(s: Scenarios, adviser: Adviser, steps: Sequence[ServedStep]) -> dict[str, str]:
     """What to set for all steps together, by engine. Of many engines only those that a server can be told about."""
     found: dict[str, str] = {}
     for policy, version in s.engines:

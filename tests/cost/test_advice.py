@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import decodecalc as dc
-from decodecalc.cost.advice import Adviser, Step
+from decodecalc.cost.advice import Adviser, ServedStep
 from decodecalc.cost.load import load_calibration
 from decodecalc.engines import load_policy
 
-LONG = Step(geometry=dc.Geometry(8, 1, 128), batch=dc.Batch.uniform(1, 131_072))
-SHORT = Step(geometry=dc.Geometry(8, 1, 128), batch=dc.Batch.uniform(64, 256))
+LONG = ServedStep(geometry=dc.Geometry(8, 1, 128), batch=dc.Batch.uniform(1, 131_072))
+SHORT = ServedStep(geometry=dc.Geometry(8, 1, 128), batch=dc.Batch.uniform(64, 256))
 
 
 def adviser(gpu: str = "h200", **values: Any) -> Adviser:
@@ -60,14 +60,14 @@ def test_a_setting_that_no_server_takes_needs_a_caller_of_the_library() -> None:
     """num_splits of FlashAttention-3 is an argument of a function: no server has a flag for it."""
     policy = load_policy("flash-attention-3")
     assert "no server setting" in adviser().setting(policy, None, [LONG]).sentence
-    step = Step(geometry=dc.Geometry(28, 4, 128), batch=dc.Batch.uniform(4, 265))
+    step = ServedStep(geometry=dc.Geometry(28, 4, 128), batch=dc.Batch.uniform(4, 265))
     assert adviser(library=True).setting(policy, None, [step]).tried
     assert "no server setting" in adviser().setting(load_policy("vllm-triton"), None, [LONG]).sentence
 
 
 def test_no_advice_beyond_what_was_calibrated() -> None:
     """A width, a GPU or a kernel without times of its own gets a reason and no setting."""
-    width = Step(geometry=dc.Geometry(8, 1, 96), batch=dc.Batch.uniform(1, 131_072))
+    width = ServedStep(geometry=dc.Geometry(8, 1, 96), batch=dc.Batch.uniform(1, 131_072))
     for found in (
         adviser().setting(load_policy("sglang-triton"), None, [width]),
         adviser("a100-80gb").setting(load_policy("sglang-triton"), None, [LONG]),
@@ -79,7 +79,7 @@ def test_no_advice_beyond_what_was_calibrated() -> None:
 
 def test_the_type_of_the_cache_is_advised_with_both_errors_in_mind() -> None:
     """Half the bytes of a large step are faster in FlashAttention-3; an uncalibrated type is not mentioned."""
-    big = Step(geometry=dc.Geometry(32, 8, 128), batch=dc.Batch.uniform(16, 30_000))
+    big = ServedStep(geometry=dc.Geometry(32, 8, 128), batch=dc.Batch.uniform(16, 30_000))
     said = adviser().cache(load_policy("flash-attention-3"), None, [big])
     assert said is not None
     assert "fp8 is predicted to be faster" in said

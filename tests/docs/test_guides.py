@@ -104,7 +104,7 @@ def test_the_toy_engine_is_in_the_commands(engine: Guide) -> None:
     asked = ("--model", "llama3-8b", "--context", "8k", "--gpu", "h200")
     (row,) = command("grid", *asked, "--engine", "thousand")
     assert (row["grid"], row["splits_live"]) == ([1, 8, 8], 8)
-    (timed,) = command("predict", *asked, "--engine", "thousand")
+    (timed,) = command("predict", *asked, "--engine", "thousand", "--kernel", "bundled")
     assert timed["total_s"] > 0
     assert any(r["engine"] == "thousand" for r in command("grid", *asked, "--engine", "all"))
     assert any(r.get("engine") == "thousand" for r in command("choose", *asked, "--engine", "thousand"))
@@ -112,7 +112,9 @@ def test_the_toy_engine_is_in_the_commands(engine: Guide) -> None:
 
 def test_the_toy_engine_is_predicted(engine: Guide) -> None:
     """A step of twice the requests takes no less time, and each no less than the roofline."""
-    few, many = (predict(dc.plan("thousand", LLAMA, dc.Batch.uniform(b, 8192), gpu="h200")) for b in (8, 16))
+    few, many = (
+        predict(dc.plan("thousand", LLAMA, dc.Batch.uniform(b, 8192), gpu="h200"), kernel="bundled") for b in (8, 16)
+    )
     assert few.roofline_s is not None
     assert few.roofline_s <= few.total_s <= many.total_s
 
