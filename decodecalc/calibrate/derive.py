@@ -141,5 +141,5 @@ def jumps(sm_count: int, slots: int) -> list[int]:
 
 
 def wave_points(slots: int) -> list[tuple[int, int]]:
-    """(blocks, tiles) of the probes with few and with many waves; their difference is the cost of the waves themselves."""
+    """(blocks, tiles) of the probes with few and with many waves; the difference is the cost of the waves."""
     return list(product((FEW_WAVES * slots, MANY_WAVES * slots), WAVE_TILES))

@@ -57,7 +57,7 @@ def _empty_kernel(x):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _read_kernel(x, out, per_block, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Each block adds up its own stretch of int32 words. The sum is stored only if it equals a value that never occurs."""
+    """Each block adds up its own stretch of int32 words. The sum is stored only if it has an impossible value."""
     first = tl.program_id(0).to(tl.int64) * per_block
     i = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.int32)

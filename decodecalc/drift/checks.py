@@ -248,7 +248,7 @@ class LaunchCalls(Reader):
 
 @dataclass(frozen=True)
 class AnyOf(Reader):
-    """The first of several readers that finds something. It covers the places that a value had in different releases."""
+    """The first of several readers that finds something, for values that moved between releases."""
 
     readers: tuple[Reader, ...]
 

@@ -54,7 +54,7 @@ def _without_forks(found: list[Found]) -> list[Found]:
 
 
 def _site_folders(tree: Tree) -> Iterator[str]:
-    """Where packages may start: at the tree itself, in the site-packages of a venv, or in the data folder of a wheel."""
+    """Where packages may start: at the tree itself, in a venv's site-packages, or in a wheel's data folder."""
     yield ""
     for lib in ("lib", "lib64", "Lib"):
         for name in tree.names(lib):

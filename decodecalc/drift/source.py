@@ -1,4 +1,4 @@
-"""The files of an installation, a source tree, a wheel or a source archive. They are read without running any of them."""
+"""The files of an installation, a source tree, a wheel or a source archive. None of them is run."""
 
 from __future__ import annotations
 

@@ -719,7 +719,7 @@ def _gates(
         picked = d.dynamic_splits[n]
         return (
             f"num_splits {at(d.num_splits, n)} is a bound; the device chooses {int(picked.min())} to "
-            f"{int(picked.max())} splits per request, and the combine kernel merges {at(d.requests_combined, n)} requests"
+            f"{int(picked.max())} splits per request, and {at(d.requests_combined, n)} requests are merged"
         )
 
     def why_bound(n: int) -> str:
