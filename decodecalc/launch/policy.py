@@ -17,7 +17,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
 from decodecalc.launch.options import EngineOptions
 from decodecalc.launch.plan import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits
-from decodecalc.launch.takes import Takes, admit
+from decodecalc.launch.takes import ANY_DEVICE, Takes, admit
 from decodecalc.launch.traits import Traits
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ class Policy:
         Lengths, batch sizes and query tokens have conditions of their own. UnknownNameError for a version or an option
         that does not exist.
         """
-        return self.combinations(self._options(options), self.version(version))
+        found = self.combinations(self._options(options), self.version(version))
+        vendors = tuple(vendor.lower() for vendor in self.traits.vendors)
+        return tuple(replace(one, devices=vendors) if ANY_DEVICE in one.devices else one for one in found)
 
     def check_taken(self, geo: Geometry, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion) -> None:
         """GateError where no combination takes the layer, for what `launches` has let through."""

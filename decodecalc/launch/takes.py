@@ -82,7 +82,7 @@ def runs_on(device: str, gpu: Gpu) -> bool:
     if device.startswith("gfx"):
         return (gpu.gfx or "").startswith(device)
     if gpu.is_hip or gpu.vendor not in (None, "NVIDIA"):
-        return False
+        return device == (gpu.vendor or "").lower()
     if device == NVIDIA or gpu.sm is None:
         return device in (NVIDIA, UNKNOWN)
     if device == UNKNOWN:
@@ -98,8 +98,9 @@ class Takes:
     """One combination that a version takes. A field that is left out does not restrict anything."""
 
     devices: tuple[str, ...] = (ANY_DEVICE,)
-    """Devices: `any`, `nvidia`, `amd`, `unknown` (no vendor and no compute capability is known), `sm90` (exactly this
-    compute capability), `sm10x` (the family), `sm80+` (this and newer), or the beginning of a gfx name."""
+    """Devices: `any` (of the vendors that the engine runs on), `nvidia`, `amd` or another vendor's name, `unknown` (no
+    vendor and no compute capability is known), `sm90` (exactly this compute capability), `sm10x` (the family), `sm80+`
+    (this and newer), or the beginning of a gfx name."""
     mla: bool | None = None
     """MLA layers only (True), other layers only (False), or both (None)."""
     sparse: bool = False

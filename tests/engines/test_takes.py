@@ -148,7 +148,7 @@ def test_words_for_devices(device: str, names: set[str]) -> None:
             "sparse_layer",
             "",
         ),
-        ("paged-attention-v1", LAYERS["grouped"], KvCache(), "gaudi3", "arch", "nvidia, amd"),
+        ("paged-attention-v1", LAYERS["grouped"], KvCache(), "gaudi3", "other_vendor", "NVIDIA and AMD"),
         ("bundled", LAYERS["grouped"], KvCache("int4"), "h100-sxm", "kv_dtype", "bf16, fp16, fp32, fp8"),
     ],
 )
