@@ -39,9 +39,10 @@ def time_it(plan: dc.LaunchPlan) -> float:
     calibration: dc.Calibration = dc.load_calibration(gpu="h200")
     prediction: dc.Prediction = dc.predict(plan, calibration=None)
     choice: dc.Choice = dc.choose(plan.geometry, plan.batch, gpu="h200", engines=["sglang-triton"])
-    low, high = prediction.interval
+    low, high = prediction.interval or (prediction.floor_s, prediction.floor_s)
     token: dc.TokenTime = dc.token_time("llama3-8b", plan.batch, engine="vllm-triton", tp=8, gpu="h200")
-    return low + high + prediction.total_s + choice.total_s + token.total_s + len(calibration.variants)
+    known = [seconds for seconds in (prediction.total_s, token.total_s) if seconds is not None]
+    return low + high + sum(known) + prediction.floor_s + choice.total_s + token.floor_s + len(calibration.variants)
 
 
 def many(models: list[str]) -> int:

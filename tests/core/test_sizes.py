@@ -19,7 +19,7 @@ from decodecalc.sizes import MAX_PLANNED_REQUESTS, MAX_PLANS, MAX_RAGGED, check_
         (("grid", "--batch", "1m"), "1048576 requests"),
         (("grid", "--seq-lens", "1:99999:1"), "99999 requests"),
         (("segments", "--context", "1g", "--engine", "paged-attention-v2"), "2097152 splits"),
-        (("paging", "--page-ids", "0:99", "--page-size", "1", "--allocator-page-size", "1048576"), "kernel pages"),
+        (("paging", "--page-ids", "0:99", "--page-size", "16", "--allocator-page-size", "16777216"), "kernel pages"),
         (("verify", "--dry-run", "--claims", "1-99999999999"), "claims are numbered"),
         (("sweep", "--page-size", "1:2000:1", "--splits", "1:2000:1"), "combinations"),
         (("plot", "occupancy", "--batch", "1:5000:1"), "requests"),

@@ -8,7 +8,7 @@ import pytest
 
 from decodecalc.cost.calibration import parse_calibration
 from decodecalc.cost.parameters import Variant
-from decodecalc.cost.variants import kernel_of, on_path, resolve, tile_bytes, wanted_variant
+from decodecalc.cost.variants import is_calibrated, kernel_of, on_path, resolve, tile_bytes, wanted_variant
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 
@@ -53,12 +53,13 @@ def test_latency_goes_with_half_of_what_a_tile_computes_on_within_limits(calibra
     assert resolve(calibration, WANTED._replace(head_dim=65536, head_dim_v=65536)).slower == 4.0
 
 
-def test_an_engine_without_measured_kernel_gets_the_bundled_one(calibration_file: dict[str, Any]) -> None:
+def test_a_kernel_is_calibrated_when_the_file_holds_it(calibration_file: dict[str, Any]) -> None:
     """vLLM's 3D kernel is in the file, its 2D one and SGLang's are not."""
     calibration = parse_calibration(calibration_file)
-    assert kernel_of("vllm-triton", True, calibration) == "vllm-triton-3d"
-    assert kernel_of("vllm-triton", False, calibration) == "bundled"
-    assert kernel_of("sglang-triton", True, calibration) == "bundled"
+    assert kernel_of("vllm-triton", True) == "vllm-triton-3d"
+    assert is_calibrated("vllm-triton", True, calibration)
+    assert not is_calibrated("vllm-triton", False, calibration)
+    assert not is_calibrated("sglang-triton", True, calibration)
 
 
 def test_mla_counts_its_latent_once() -> None:
