@@ -138,7 +138,7 @@ def make_scenarios(
     server: a server (`name` or `name@release`) whose own choice comes first. place: what that choice depends on, and
     whether plans are those of CUDA graphs; engines' own defaults on one rank where it is not given.
     """
-    from decodecalc.servers.policies import Place, policies_named
+    from decodecalc.servers.policies import Place, default_policies, policies_named
 
     if not batches:
         raise InputError("no batches: give --batch and --context, or --seq-lens")
@@ -157,8 +157,12 @@ def make_scenarios(
                 chosen.append(name)
             else:
                 excluded.append((name, *why))
+    everyone = any(spec.strip().lower() == "all" for spec in engines)
+    defaults = default_policies(place) if everyone and place is not None else {}
     served = dict.fromkeys((policy.name, policy.version(version).name) for policy, version in first)
-    policies = [pair for spec in chosen for pair in policies_named(spec, where)]
+    policies = [
+        pair for spec in chosen for pair in ([defaults[spec]] if spec in defaults else policies_named(spec, where))
+    ]
     others = [
         (policy, version) for policy, version in policies if (policy.name, policy.version(version).name) not in served
     ]

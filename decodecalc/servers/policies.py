@@ -131,6 +131,23 @@ def _with_graphs(policy: Policy, version: str | None, eager: bool | None) -> tup
     return (policy.configured(options) if options else policy), version
 
 
+def default_policies(place: Place) -> dict[str, tuple[Policy, str | None]]:
+    """The engines that servers run by themselves at this place, by name, as those servers set them.
+
+    Where two servers run one engine, the first server's settings count. A server that refuses the layers, or whose
+    kernel has no policy, contributes nothing.
+    """
+    out: dict[str, tuple[Policy, str | None]] = {}
+    for server in MARKED:
+        try:
+            found = server_policies(ServerName(server=server, version=None, backend=None), place)
+        except InputError:
+            continue
+        for policy, version in found:
+            out.setdefault(policy.name, (policy, version))
+    return out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """That a server runs an engine by itself."""
@@ -161,3 +178,21 @@ def marks(place: Place) -> dict[tuple[str, str], list[Mark]]:
                 mark = Mark(server=server, title=facts_of(server).title, version=version)
                 out.setdefault((group.name, answer.engine), []).append(mark)
     return out
+
+
+def unplanned(place: Place) -> list[str]:
+    """A sentence for every server whose own choice for a layer group here is a kernel that no policy plans."""
+    out: dict[str, None] = {}
+    for server in MARKED:
+        for group in place.groups:
+            try:
+                answer = resolve(
+                    server, None, question_of(server, group, place.gpu, place.kv, **place.settings(server))
+                )
+            except InputError:
+                continue
+            if answer.refused is None and answer.engine is None:
+                kernel = f" ({answer.kernel})" if answer.kernel else ""
+                name = f"{facts_of(server).title} {answer.version}"
+                out[f"{name} runs {answer.backend}{kernel} on {group.name} layers here, which no policy plans."] = None
+    return list(out)

@@ -37,11 +37,12 @@ def grid_table(request: Request) -> Table:
             rows.append(_row(item))
     _mark_defaults(request, rows)
     if len(s.engines) > 1:
-        ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], not pair[1]["asked"], -pair[1]["sm_coverage"]))
+        ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], _place_in_table(pair[1])))
         rows = [r for _, r in ranked]
     notes = [*NOTES, *capacity_notes(request)]
     if any(r["default_of"] for r in rows):
         notes.append("default of: servers whose newest release runs this engine here by itself.")
+    notes += _unplanned(request)
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(set(cases)) == 1:
         notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
@@ -49,6 +50,11 @@ def grid_table(request: Request) -> Table:
         notes += [f"gate {r['engine']} {g['name']}: {_mark(g)}{g['reason']}" for r in rows for g in r["gates"]]
     notes += dict.fromkeys(f"not shown: {because(r['engine'], r['gates'][0]['reason'])}" for r in refused)
     return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes, shown=rows)
+
+
+def _place_in_table(row: dict[str, Any]) -> tuple[bool, bool, float]:
+    """What a server was asked for comes first, then what servers run by themselves, then the rest by coverage."""
+    return not row["asked"], not row["default_of"], -row["sm_coverage"]
 
 
 def _mark(gate: dict[str, Any]) -> str:
@@ -66,6 +72,14 @@ def _mark_defaults(request: Request, rows: list[dict[str, Any]]) -> None:
         own = found.get((r["layer_group"], r["engine"]), [])
         r["default_of"] = [m.title if m.version == r["version"] else f"{m.title} (@{m.version})" for m in own]
         r["asked"] = (r["engine"], r["version"]) in first
+
+
+def _unplanned(request: Request) -> list[str]:
+    """Servers whose own choice is none of the rows, where every engine was asked for."""
+    from decodecalc.servers.policies import unplanned
+
+    s = request.scenarios
+    return unplanned(s.place) if s.place is not None and s.excluded else []
 
 
 def _same(values: tuple[int, ...]) -> int | list[int]:

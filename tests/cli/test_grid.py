@@ -73,13 +73,15 @@ def test_row_keys_that_other_tools_rely_on_are_there(call: Any) -> None:
     assert {"vllm-triton", "sglang-triton", "flash-decoding"} <= {row["engine"] for row in ran}
 
 
-def test_all_engines_come_best_coverage_first_with_refusals_explained(call: Any) -> None:
-    """Engines that cannot run the layer are named with the reason, below the table."""
+def test_servers_defaults_come_first_then_best_coverage_with_refusals_explained(call: Any) -> None:
+    """Engines that servers run by themselves stand on top; those that cannot run the layer are named with the reason."""
     result = call(
         "grid", "--model", "llama3-70b", "--tp", "8", "--context", "128k", "--engine", "all", "--format", "json"
     )
-    coverage = [row["sm_coverage"] for row in result.rows if row["grid"] is not None]
-    assert coverage == sorted(coverage, reverse=True)
+    planned = [row for row in result.rows if row["grid"] is not None]
+    order = [(not row["default_of"], -row["sm_coverage"]) for row in planned]
+    assert planned[0]["default_of"]
+    assert order == sorted(order)
     refused = {row["engine"]: row["gates"][0]["reason"] for row in result.rows if row["grid"] is None}
     assert "MLA" in refused["flashmla"]
 
