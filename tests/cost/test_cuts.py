@@ -139,3 +139,29 @@ def test_requests_are_alike_when_the_present_ones_are() -> None:
     lens, q_lens = np.array([[5, 5], [5, 9], [5, 9], [5, 5]]), np.array([[1, 1], [1, 1], [1, 1], [1, 2]])
     counts = np.array([[1, 3], [1, 3], [0, 3], [1, 3]])
     assert alike(Batches(lens, q_lens, counts)).tolist() == [True, False, True, False]
+
+
+def test_a_persistent_block_walks_its_pieces_one_after_another() -> None:
+    """FlashMLA's parts are as many blocks, with the tiles of all their pieces and two more for each further piece."""
+    lens = [64 * n for n in (3, 40, 7, 7, 100, 1)]
+    plan = dc.plan(
+        "flashmla", dc.Geometry(64, 1, 576, head_dim_v=512, mla=True), dc.Batch(lens), kv=dc.KvCache(page_size=64),
+        gpu="h200",
+    )  # fmt: skip
+    assert plan.pieces_in_turn is not None
+    found = cuts(plan)
+    order = found.order(0)
+    extra = sum(plan.pieces_in_turn) - len(plan.pieces_in_turn)
+    assert len(order.tiles) == len(plan.pieces_in_turn)
+    assert int(order.tiles.sum()) == sum(n // 64 for n in lens) + 2 * extra
+    assert tuple(int(x[0]) for x in found.totals()) == totals_of(order.tiles)
+
+
+def test_a_scheduler_hands_out_blocks_request_by_request() -> None:
+    """The same blocks in another order; none without work."""
+    plan = dc.plan("flash-attention-3", dc.Geometry(32, 8, 128), dc.Batch([9000, 300, 20_000]), gpu="h200")
+    batches, found = plan_arrays(plan)
+    by_split = cuts_of(batches, found, found.tile_keys).order(0)
+    by_request = cuts_of(batches, found, found.tile_keys, by_request=True).order(0)
+    assert sorted(by_request.tiles) == sorted(by_split.tiles[by_split.tiles > 0])
+    assert (np.diff(by_request.request) >= 0).all()

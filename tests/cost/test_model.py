@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from decodecalc.cost.model import (
     Terms,
     Work,
+    idle_time,
     latency,
     merge_time,
     start_time,
@@ -241,3 +242,22 @@ def test_warm_l2_is_never_slower_and_fades_out_beyond_its_capacity(rates: Rates)
     assert warm_s[:2] == pytest.approx(sizes[:2] / 8e12)
     assert warm_s[3:] == pytest.approx(cold_s[3:])
     assert (np.diff(warm_s) > 0).all()
+
+
+def test_splits_that_a_merge_visits_in_vain_cost_by_the_number(rates: Rates) -> None:
+    """A loop over a cap of 64 with 8 live splits takes 56 visits more than one over the live ones."""
+    slow = replace(rates, merge_walk_s=1e-6)
+    work = uniform_work(64, 10, splits=8)
+    plain, capped = (step_terms(w, uniform_bodies(w, slow), slow) for w in (work, replace(work, merge_walks=64)))
+    assert float(capped.merge_s) >= 56e-6
+    assert float(capped.merge_s - plain.merge_s) <= 56e-6
+
+
+def test_blocks_without_work_pass_through_the_free_slots_first(rates: Rates) -> None:
+    """With half of the slots free they pass while the others run, and take time of their own only beyond that."""
+    slow = replace(rates, idle_block_s=1e-9)
+    half = rates.slots // 2
+    work = replace(uniform_work(half, 10), launched_blocks=half + 1000)
+    assert float(idle_time(work, 10e-6, slow)) == 0.0
+    many = replace(work, launched_blocks=half + 100_000)
+    assert float(idle_time(many, 10e-6, slow)) == pytest.approx(100e-6 - 10e-6 / 2)
