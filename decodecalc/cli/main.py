@@ -6,7 +6,7 @@ import importlib
 import io
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -83,6 +83,13 @@ def main(args: list[str] | None = None) -> None:
     # --debug is accepted anywhere: it is what people add to a command that just failed.
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]
+    if sys.stderr is None:  # the caller closed it: there is nobody to tell
+        sys.stderr = _nowhere()
+    if sys.stdout is None:
+        if not any(a in ("-o", "--output", "--report") or a.startswith(("--output=", "--report=")) for a in argv):
+            _say("standard output is closed: give --output FILE, or open it")
+            sys.exit(2)
+        sys.stdout = _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal's encoding cannot show is escaped
             stream.reconfigure(errors="backslashreplace")
@@ -137,6 +144,11 @@ def run(argv: list[str], debug: bool = False) -> int:
         _say(f"internal error ({type(error).__name__}: {error}); please report it with the output of --debug")
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _nowhere() -> TextIO:
+    """A stream whose text is thrown away."""
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def _reader_went_away() -> int:

@@ -50,8 +50,17 @@ def command(
     target = output or f"{figure}.png"
     format = check_suffix(target)
     engines = getattr(module, "DEFAULT_ENGINES", ",".join(SERVED))
+    gpus = [part.strip() for part in (values["gpu"] or "").split(",") if part.strip()]
+    if len(gpus) > 1:
+        if not getattr(module, "SEVERAL_GPUS", False):
+            raise InputError(f"plot {figure} draws one GPU: give --gpu once, or draw `plot gpus`")
+        values["gpu"] = gpus[0]
     request = resolve(values, default_engine=engines)
-    options = {"against": against or (choices[0] if choices else None), "measured": measured}
+    options: dict[str, Any] = {
+        "gpus": tuple(gpus),
+        "against": against or (choices[0] if choices else None),
+        "measured": measured,
+    }
     requests = [request]
     if tps is not None:
         degrees = parse_counts(tps, "--tps")

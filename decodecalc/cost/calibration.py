@@ -33,6 +33,10 @@ from decodecalc.files import read_json, write_whole
 
 SCHEMA = "decodecalc/calibration/3"
 MAX_FILE_BYTES = 16 << 20
+MOST_SMS = 1 << 16
+MAX_NOTE = 1000  # characters of a note that are kept
+MOST = 1e30  # beyond every time, rate and size; larger ones would overflow in a product
+POSITIVE = ("hbm_sustained_bytes_per_s", "l2_bytes_per_s", "l2_capacity_bytes", "overlap_exponent", "slots_per_sm")
 
 Values = Mapping[str, Parameter]
 
@@ -150,6 +154,7 @@ def parse_calibration(data: Any, where: str = "calibration", lazy: bool = False)
     gpu = data.get("gpu")
     if not isinstance(gpu, dict) or not isinstance(gpu.get("name"), str) or not isinstance(gpu.get("sm_count"), int):
         raise InputError(f"{where}: gpu needs a name and an sm_count")
+    _check_identity(gpu, data, where)
     parameters = _values(data.get("parameters"), {**DEVICE}, f"{where}: parameters")
     missing = [name for name in DEVICE if name not in parameters and name not in OPTIONAL]
     if missing:
@@ -174,6 +179,21 @@ def parse_calibration(data: Any, where: str = "calibration", lazy: bool = False)
         environment=environment if isinstance(environment, dict) else {},
         extrapolated_from=data.get("extrapolated_from"),
     )
+
+
+def _check_identity(gpu: Mapping[str, Any], data: Mapping[str, Any], where: str) -> None:
+    """InputError where a field that says whose calibration it is holds another kind of value."""
+    if isinstance(gpu["sm_count"], bool) or not 1 <= gpu["sm_count"] <= MOST_SMS:
+        raise InputError(f"{where}: gpu.sm_count must be between 1 and {MOST_SMS}, not {gpu['sm_count']!r:.40}")
+    for name, value in (
+        ("gpu.table_name", gpu.get("table_name")),
+        ("extrapolated_from", data.get("extrapolated_from")),
+    ):
+        if not (value is None or isinstance(value, str)):
+            raise InputError(f"{where}: {name} must be text, not {value!r:.40}")
+    bandwidth = gpu.get("hbm_bytes_per_s")
+    if not (bandwidth is None or (_is_number(bandwidth) and bandwidth)):
+        raise InputError(f"{where}: gpu.hbm_bytes_per_s must be a number above 0, not {bandwidth!r:.40}")
 
 
 def _variant(entry: Any, where: str) -> Variant:
@@ -226,7 +246,10 @@ def _values(data: Any, known: Mapping[str, Any], where: str) -> Values:
             raise InputError(
                 f"{where}.{name}: provenance must be one of {', '.join(PROVENANCES)}, not {provenance!r:.40}"
             )
-        out[name] = Parameter(name, value, provenance, float(entry.get("spread", 0.0)), str(entry.get("note", "")))
+        spread = entry.get("spread", 0.0)
+        if not _is_number(spread):
+            raise InputError(f"{where}.{name}: spread must be a number of at least 0, not {spread!r:.40}")
+        out[name] = Parameter(name, value, provenance, float(spread), str(entry.get("note", ""))[:MAX_NOTE])
     return out
 
 
@@ -238,8 +261,10 @@ def _value(value: Any, name: str, where: str) -> Value:
         return tuple(float(x) for x in value)
     if not _is_number(value):
         raise InputError(f"{where}.{name}: value must be a number of at least 0, not {value!r:.40}")
+    if name in POSITIVE and not value:
+        raise InputError(f"{where}.{name}: value must be above 0: times are divided by it")
     return float(value)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST

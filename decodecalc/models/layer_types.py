@@ -243,6 +243,11 @@ def _hybrid(fields: Fields) -> LayerPlan | None:
         rest = ["hybrid" if i % period == offset else "mamba" for i in range(max(0, layer_count(fields) - 3))]
         return _plan((["mamba", "mamba", "hybrid", *rest])[: layer_count(fields)])
     if kind == "zamba2":
+        if fields.is_stated("layers") and layer_count(fields) != ZAMBA2_LAYERS:
+            raise ModelConfigError(
+                f"zamba2 without hybrid_layer_ids: the class's own pattern is of {ZAMBA2_LAYERS} layers, and the "
+                f"configuration has {layer_count(fields)}; hybrid_layer_ids says which of them run attention"
+            )
         words = ["mamba"] + (["mamba"] * 5 + ["hybrid"]) * 7 + ["mamba"] * 4 + ["hybrid"] + ["mamba"] * 3
         return _fit(fields, "the pattern of zamba2's class", [*words, "hybrid", "mamba", "mamba"])
     if kind == "granitemoehybrid":
@@ -270,6 +275,7 @@ def _hybrid(fields: Fields) -> LayerPlan | None:
     return None
 
 
+ZAMBA2_LAYERS = 54
 _MAMBA_HYBRIDS = {"bamba", "nemotron_h", "mamba_ssm"}
 
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 TITLE = "the same workload over GPUs"
 DEFAULT_ENGINES = "bundled"
+SEVERAL_GPUS = True  # --gpu takes a comma list here; one GPU, or none, draws the usual ones
 GPUS = ("a100-80gb", "l40s", "h100-sxm", "h200-sxm", "b200", "mi300x")
 
 
-def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
+def rows(request: Request, gpus: tuple[str, ...] = (), **_: Any) -> list[dict[str, Any]]:
     """One row per (GPU, engine): sums over the layer groups, weighted by their layers, of the first batch."""
     from decodecalc.cost import load_calibration, predict
     from decodecalc.cost.token import TokenTime
@@ -25,7 +26,7 @@ def rows(request: Request, **_: Any) -> list[dict[str, Any]]:
     from decodecalc.scenario import Planned
 
     out: list[dict[str, Any]] = []
-    for name in GPUS:
+    for name in gpus if len(gpus) > 1 else GPUS:
         gpu = load_gpu(name)
         known = load_calibration(gpu=gpu)
         layers: dict[tuple[str, str], list[tuple[int, Prediction]]] = {}

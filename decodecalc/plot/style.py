@@ -40,10 +40,31 @@ _RC: dict[str, Any] = {
 }
 
 
+def matplotlib_without_display() -> Any:
+    """matplotlib, imported whatever MPLBACKEND says: figures are drawn into files and need no backend of a user's."""
+    import os
+
+    chosen = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib as mpl
+    finally:
+        if chosen is not None:
+            os.environ["MPLBACKEND"] = chosen
+    return mpl
+
+
+def literal_text(fig: Figure) -> None:
+    """Every text of the figure as it stands: a dollar sign in a name begins no formula."""
+    from matplotlib.text import Text
+
+    for text in fig.findobj(Text):
+        text.set_parse_math(False)
+
+
 @contextmanager
 def figure(size: str = "slide", rows: int = 1, columns: int = 1) -> Iterator[tuple[Figure, Any]]:
     """A figure of one of SIZES and its axes (one, or an array), closed at the end. Draws without a display."""
-    import matplotlib as mpl
+    mpl = matplotlib_without_display()
     from matplotlib.figure import Figure as NewFigure
 
     if size not in SIZES:
@@ -81,6 +102,7 @@ def figure_bytes(fig: Figure, format: str) -> bytes:
     """The figure as a file's bytes, the same for the same data (no dates inside)."""
     import io
 
+    literal_text(fig)
     out = io.BytesIO()
     undated: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}}
     fig.savefig(out, format=format, metadata=undated.get(format))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.plot.style import COLORS, MARKERS, figure, figure_bytes, line_style, plain_log_ticks
+from decodecalc.plot.style import (
+    COLORS,
+    MARKERS,
+    figure,
+    figure_bytes,
+    line_style,
+    matplotlib_without_display,
+    plain_log_ticks,
+)
 from decodecalc.verify.report.bars import P90_BAR
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ def _timed(rows: Sequence[Any]) -> list[Any]:
 
 
 def _svg(fig: Any) -> bytes:
-    import matplotlib as mpl
+    mpl = matplotlib_without_display()
 
     # Text as outlines: the reader's machine may lack the font that the layout was made for.
     with mpl.rc_context({"svg.fonttype": "path"}):

@@ -13,7 +13,7 @@ from decodecalc.trace.events import Trace, TraceDevice
 from decodecalc.trace.judge import Judge
 from decodecalc.trace.judged import CONSISTENT, MISMATCH, NEEDS, NO_GRID, REFUSED, VERIFIED, JudgedLaunch
 from decodecalc.trace.load import knowledge
-from decodecalc.trace.pairing import pair
+from decodecalc.trace.pairing import LaunchGroup, pair
 from decodecalc.trace.readers import Progress, read_trace
 from decodecalc.trace.recognise import NameBook
 from decodecalc.trace.steps import distinct_notes
@@ -21,6 +21,8 @@ from decodecalc.trace.warnings import with_warnings
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
+
+MAX_GROUPS = 256  # each is planned many times; a profile has tens
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,9 @@ def audit(traces: Sequence[Trace], book: NameBook, known: Known) -> Audit:
     if not traces:
         raise InputError("no trace was given")
     groups = pair(list(traces), book)
+    groups, left_out = _longest(groups)
     kernel_s = sum(trace.log.kernel_s for trace in traces)
-    notes = [note for trace in traces for note in trace.notes] + _bad_events(traces)
+    notes = [note for trace in traces for note in trace.notes] + _bad_events(traces) + left_out
     gpu, gpu_notes = _gpu(traces, known)
     engines = knowledge()
     steps = distinct_notes((a for trace in traces for a in trace.annotations), engines.step_notes)
@@ -126,6 +129,18 @@ def audit(traces: Sequence[Trace], book: NameBook, known: Known) -> Audit:
         judged.append(with_warnings(found, steps, engine.warnings))
     kernels = sum(trace.log.kernels for trace in traces)
     return Audit(tuple(traces), tuple(judged), known, gpu, kernels, kernel_s, tuple(notes + gpu_notes))
+
+
+def _longest(groups: Sequence[LaunchGroup]) -> tuple[list[LaunchGroup], list[str]]:
+    """The groups that take most time, in their order, up to as many as are judged; and a note on the others."""
+    if len(groups) <= MAX_GROUPS:
+        return list(groups), []
+    order = sorted(range(len(groups)), key=lambda i: -groups[i].total_s)
+    kept = sorted(order[:MAX_GROUPS])
+    rest = len(groups) - MAX_GROUPS
+    return [groups[i] for i in kept], [
+        f"{rest} of {len(groups)} launch groups, those that take least time, were not judged: at most {MAX_GROUPS} are"
+    ]
 
 
 def _bad_events(traces: Sequence[Trace]) -> list[str]:

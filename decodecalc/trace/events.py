@@ -22,6 +22,7 @@ Dim3 = tuple[int, int, int]
 MAX_NAME = 8192  # names with all template arguments reach 1 500 characters; a much longer one is no kernel's name
 MAX_SHAPES = 200_000  # distinct (kernel, grid, block) of attention kernels: a real trace has tens
 MAX_DURATION_S = 1e9  # no kernel runs for 30 years
+MAX_NAME_CHARACTERS = 1 << 26  # of all names that are remembered, and of all shapes'
 MAX_NAMES = 1 << 16  # decisions on names that are remembered; more distinct names only cost time
 
 
@@ -136,16 +137,21 @@ class EventLog:
     verdicts: dict[str, bool] = field(default_factory=dict)
     lanes: list[tuple[int, int]] = field(default_factory=list)
     graph_correlations: array[int] = field(default_factory=lambda: array("I"))
+    _name_characters: int = 0
+    _shape_characters: int = 0
     _shape_ids: dict[Any, int] = field(default_factory=dict)
     _lane_ids: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def is_wanted(self, name: str) -> bool:
         """Whether launches of this kernel are kept."""
+        name = name[:MAX_NAME]
         verdict = self.verdicts.get(name)
         if verdict is None:
-            if len(self.verdicts) >= MAX_NAMES:
+            self._name_characters += len(name)
+            if len(self.verdicts) >= MAX_NAMES or self._name_characters > MAX_NAME_CHARACTERS:
                 self.verdicts.clear()
-            verdict = self.verdicts[name] = self.wanted(name[:MAX_NAME])
+                self._name_characters = len(name)
+            verdict = self.verdicts[name] = self.wanted(name)
         return verdict
 
     def count(self, duration_s: float) -> bool:
@@ -178,7 +184,9 @@ class EventLog:
         if not wanted:
             return
         try:
-            key = (name, tuple(grid) if grid else None, tuple(block) if block else None, registers, smem_bytes)
+            name = name[:MAX_NAME]
+            extents = (tuple(grid[:4]) if grid else None, tuple(block[:4]) if block else None)
+            key = (name, *extents, registers, smem_bytes)
             number = self._shape_ids.get(key)
         except TypeError:  # a grid that is no list, or a list of lists
             self.malformed += 1
@@ -206,7 +214,8 @@ class EventLog:
             self.graph_correlations.append(correlation & 0xFFFFFFFF)
 
     def _new_shape(self, key: tuple[Any, ...]) -> int:
-        if len(self.shapes) >= MAX_SHAPES:
+        self._shape_characters += len(key[0])
+        if len(self.shapes) >= MAX_SHAPES or self._shape_characters > MAX_NAME_CHARACTERS:
             raise InputError(
                 f"the trace has more than {MAX_SHAPES} different attention launches: that is not a profile of a model"
             )

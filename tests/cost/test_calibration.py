@@ -139,3 +139,24 @@ def test_a_gpu_without_bandwidth_cannot_be_extrapolated_to(calibration_file: dic
 def test_shipped_calibrations_are_read_once() -> None:
     """The JSON is parsed on first use and kept."""
     assert shipped_calibration("calibration_h200.json") is shipped_calibration("calibration_h200.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("gpu", "table_name"), ["h200"]), (("gpu", "sm_count"), 0), (("gpu", "hbm_bytes_per_s"), 0),
+        (("gpu", "hbm_bytes_per_s"), "fast"), (("extrapolated_from",), {}),
+        (("parameters", "hbm_sustained_bytes_per_s", "value"), 0), (("parameters", "l2_bytes_per_s", "spread"), [1]),
+        (("parameters", "l2_bytes_per_s", "value"), 1e300), (("parameters", "overlap_exponent", "value"), None),
+        (("parameters", "residual_p90", "value"), True), (("parameters", "l2_capacity_bytes", "spread"), "wide"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_is_named(path: tuple[str, ...], value: object) -> None:
+    """Text, lists, zeros that are divided by and numbers that would overflow are refused where they stand."""
+    data = json.loads((Path(__file__).parents[2] / "decodecalc" / "data" / "calibration_h200.json").read_text())
+    spot = data
+    for key in path[:-1]:
+        spot = spot[key]
+    spot[path[-1]] = value
+    with pytest.raises(InputError, match=path[-2] if path[-1] in ("value", "spread") else path[-1]):
+        parse_calibration(data)

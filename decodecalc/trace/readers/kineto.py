@@ -20,6 +20,9 @@ from decodecalc.errors import InputError
 from decodecalc.trace.events import MAX_DURATION_S, MAX_SHAPES, Annotation, EventLog, Trace, TraceDevice, whole
 from decodecalc.trace.readers import Progress
 
+MAX_TEXT_BYTES, MAX_PART_BYTES = 8 << 20, 1 << 20
+MAX_DEEPER = 500  # levels that one part of a trace may open and leave open; a profile has half a dozen in all
+_SLICE_BYTES, _MOST_ESCAPED = 1 << 11, 200
 _BUFFER_BYTES = 1 << 14  # larger buffers make yajl slower: its events are handed over in lists that outgrow the cache
 _KERNEL_CATEGORIES = frozenset({"kernel", "Kernel"})  # lower case since torch 1.13
 _RUNTIME_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "runtime"})
@@ -51,15 +54,40 @@ class _Source(io.RawIOBase):
         super().close()
 
 
+def _last_quote(data: bytes) -> int:
+    """Where the last quotation mark is that no backslash stands before; -1 without one among the last few."""
+    at = len(data)
+    for _ in range(_MOST_ESCAPED):
+        at = data.rfind(b'"', 0, at)
+        if at <= 0 or data[at - 1 : at] != b"\\":
+            return at
+    return -1
+
+
 class _Remembering:
     """A stream that knows how what was read last ends."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._last = file, b""
+        self._open = 0
 
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self._file.read(size)
+        # The parser looks through an unfinished text again with every part: larger parts keep that linear.
+        data: bytes = self._file.read(max(size, min(self._open, MAX_PART_BYTES)) if size > 0 else size)
         self._last = data or self._last
+        closed = _last_quote(data)
+        self._open = len(data) - closed - 1 if closed >= 0 else self._open + len(data)
+        if self._open > MAX_TEXT_BYTES:
+            raise InputError(
+                f"the trace holds one text or list of more than {MAX_TEXT_BYTES >> 20} MiB, which no profile does"
+            )
+        deeper = 0
+        for at in range(0, len(data), _SLICE_BYTES):
+            part = data[at : at + _SLICE_BYTES]
+            deeper += part.count(b"[") + part.count(b"{") - part.count(b"]") - part.count(b"}")
+            if deeper > MAX_DEEPER:
+                raise InputError("the trace nests too deeply, which no profile does")
+            deeper = max(deeper, 0)
         return data
 
     def ends_open(self) -> bool:
@@ -111,7 +139,9 @@ def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progre
         # A rewritten trace may have its metadata after the events. Only a small file is worth a second reading for
         # that.
         with _open(path) as file:
-            header["deviceProperties"] = list(itertools.islice(ijson.items(file, "deviceProperties.item"), 64))
+            header["deviceProperties"] = list(
+                itertools.islice(ijson.items(_Remembering(file), "deviceProperties.item"), 64)
+            )
     return Trace(path, "kineto", log, _devices(header), _rank(header), tuple(annotations), tuple(notes))
 
 

@@ -9,6 +9,7 @@ from decodecalc.trace.events import EventLog, Trace, TraceDevice
 from decodecalc.trace.readers import Progress
 from decodecalc.trace.readers.tables import count, number, rows_under_header, seconds_per
 
+_NEEDED = ("Start", "Duration", "Name")
 _COLUMNS = ("GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ")
 
 
@@ -19,10 +20,10 @@ def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progre
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         header, rows = rows_under_header(path, file, ("Start", "Duration", "GrdX", "Name"))
         at = {name.split(" (")[0]: i for i, name in enumerate(header)}
-        start_s, duration_s = (_unit(path, header[at[name]]) for name in ("Start", "Duration"))
-        missing = [name for name in _COLUMNS if name not in at]
+        missing = [name for name in (*_NEEDED, *_COLUMNS) if name not in at]
         if missing:
             raise InputError(f"{path}: the table has no column {', '.join(missing)}")
+        start_s, duration_s = (_unit(path, header[at[name]]) for name in ("Start", "Duration"))
         for row in rows:
             if progress is not None:
                 progress(sum(map(len, row)) + len(row))

@@ -50,7 +50,7 @@ def _read(
     allow_truncated: bool,
     progress: Progress | None,
 ) -> Trace:
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if _KERNELS not in tables:
         raise InputError(
             f"{path} is an SQLite file without {_KERNELS}: not an Nsight Systems export, or one of a session that "

@@ -12,6 +12,7 @@ from decodecalc.errors import InputError
 
 _CHATTER_LINES = 1000  # lines a tool may print before its table
 _MAX_CELL = 1 << 20
+_MAX_LINE = 4 << 20
 # nsys writes ns, us, ms, s; ncu writes nsecond, usecond, msecond, second or the short forms.
 _SECONDS = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "s": 1.0}
 
@@ -19,7 +20,7 @@ _SECONDS = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "s": 1.0}
 def rows_under_header(path: str, file: io.TextIOBase, needed: Iterable[str]) -> tuple[list[str], Iterator[list[str]]]:
     """Column names and the rows below them. The header is the first line that holds every needed column."""
     csv.field_size_limit(_MAX_CELL)
-    reader = csv.reader(file)
+    reader = csv.reader(_lines(path, file))
     needed = tuple(needed)
     try:
         for _, row in zip(range(_CHATTER_LINES), reader):
@@ -29,6 +30,15 @@ def rows_under_header(path: str, file: io.TextIOBase, needed: Iterable[str]) -> 
     except csv.Error as error:
         raise InputError(f"{path}: not readable as CSV: {error}") from None
     raise InputError(f"{path}: no header with {', '.join(needed)} in its first {_CHATTER_LINES} lines")
+
+
+def _lines(path: str, file: io.TextIOBase) -> Iterator[str]:
+    while line := file.readline(_MAX_LINE + 1):
+        if len(line) > _MAX_LINE:
+            raise InputError(
+                f"{path}: a line of more than {_MAX_LINE >> 20} Mi characters: not an export of a profiler"
+            )
+        yield line
 
 
 def _whole_rows(path: str, reader: Any) -> Iterator[list[str]]:
