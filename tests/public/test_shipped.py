@@ -12,6 +12,7 @@ from benchmarks.public.report import accuracy_table, markdown
 from decodecalc.cost.extrapolate import reference_of
 from decodecalc.cost.load import SHIPPED, kernels_of, load_calibration, shipped_calibration
 from decodecalc.cost.parameters import EXTRAPOLATED, FITTED, MEASURED, PROVENANCES
+from decodecalc.cost.variants import tile_bytes
 
 ROOT = Path(__file__).parents[2]
 FITTED_FILES = [name for name in SHIPPED if name.startswith("fitted_")]
@@ -20,14 +21,17 @@ REPORT = json.loads((ROOT / "reports" / "public-fit.json").read_text("utf-8"))
 
 @pytest.mark.parametrize("name", FITTED_FILES)
 def test_every_fitted_number_is_physical_and_says_what_it_is(name: str) -> None:
-    """No bandwidth above the data sheet, tiles and starts of microseconds, one word for all of a kernel's numbers."""
+    """No bandwidth above the data sheet, no tile faster than its bytes allow, starts of microseconds, one word for all
+    of a kernel's numbers."""
     known = shipped_calibration(name)
     gpu = reference_of(known)
     assert known.provenance == FITTED
     assert 0.5 < known.parameters["hbm_sustained_bytes_per_s"].number / gpu.need("hbm_bytes_per_s") <= 0.97
-    for values in known.variants.values():
+    for variant, values in known.variants.items():
         assert {p.provenance for p in values.values()} == {FITTED}
-        assert all(1e-9 < tau < 1e-4 for tau in values["tau_s"].curve)
+        transfer = tile_bytes(variant) / values["hbm_sustained_bytes_per_s"].number
+        assert all(0.999 * k * transfer < tau for k, tau in zip(values["blocks"].curve, values["tau_s"].curve))
+        assert values["tau_s"].curve[0] < 1e-5 + tile_bytes(variant) / 2e9
         assert all(1e-7 < start < 3e-5 for start in values["t_start_1_s"].curve)
         assert list(values["tau_s"].curve) == sorted(values["tau_s"].curve)
 
