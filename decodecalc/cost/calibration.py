@@ -1,9 +1,9 @@
 """A calibration: the parameters of one GPU, with who measured them, when and how; its file format.
 
 File format (schema `decodecalc/calibration/3`): `gpu` (identity), `environment` (driver, clocks, library versions),
-`date`, `protocol`, `parameters` {name: {value, spread, provenance, note}} and `variants`, a list of objects with the
-fields of `Variant` and `values` of the same form; the value of a curve is a list. Units are those of
-`parameters.DEVICE` and `.VARIANT`: SI.
+`date`, `protocol`, `source` (of a fitted one), `parameters` {name: {value, spread, provenance, note}} and `variants`,
+a list of objects with the fields of `Variant` and `values` of the same form; the value of a curve is a list. Units are
+those of `parameters.DEVICE` and `.VARIANT`: SI.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any
 from decodecalc.cost.parameters import (
     CURVES,
     DEVICE,
+    EXTRAPOLATED,
+    FITTED,
+    MEASURED,
     OPTIONAL,
     PER_KERNEL,
     PROVENANCES,
@@ -59,13 +62,32 @@ class Calibration:
     """Driver, clocks and library versions of the run."""
     extrapolated_from: str | None = None
     """Name of the calibrated GPU, where this one was never measured."""
+    source: str = ""
+    """Name and version of the published timings that it is fitted to; empty where it was measured."""
+    origins: Mapping[Variant, Calibration] = field(default_factory=dict, repr=False)
+    """The calibration that a variant comes from, where that is not this one itself."""
 
     @property
     def label(self) -> str:
         """What it is, in one line."""
         if self.extrapolated_from:
-            return f"extrapolated to {self.gpu['name']} from {self.extrapolated_from} ({self.date})"
+            return f"extrapolated to {self.gpu['name']} from {self.extrapolated_from} ({self.source or self.date})"
+        if self.source:
+            return f"fitted to public timings of {self.gpu['name']} ({self.source})"
         return f"measured on {self.gpu['name']} ({self.date})"
+
+    @property
+    def provenance(self) -> str:
+        """The word for all of its own numbers: measured, fitted to public timings, or extrapolated."""
+        return EXTRAPOLATED if self.extrapolated_from else FITTED if self.source else MEASURED
+
+    def origin(self, variant: Variant) -> Calibration:
+        """The calibration that `variant` comes from: this one, or one that it was put together from."""
+        return self.origins.get(variant, self)
+
+    def label_of(self, kernel: str) -> str:
+        """The label of where that kernel's variants come from."""
+        return next((self.origin(v).label for v in self.variants if v.kernel == kernel), self.label)
 
     def kernels(self) -> tuple[str, ...]:
         """Kernels that have at least one variant here."""
@@ -80,6 +102,7 @@ class Calibration:
             "protocol": self.protocol,
             "environment": dict(self.environment),
             **({"extrapolated_from": self.extrapolated_from} if self.extrapolated_from else {}),
+            **({"source": self.source} if self.source else {}),
             "parameters": {name: _plain(p) for name, p in self.parameters.items()},
             "variants": [
                 {**variant._asdict(), "values": {name: _plain(p) for name, p in values.items()}}
@@ -178,6 +201,7 @@ def parse_calibration(data: Any, where: str = "calibration", lazy: bool = False)
         protocol=str(data.get("protocol", "")),
         environment=environment if isinstance(environment, dict) else {},
         extrapolated_from=data.get("extrapolated_from"),
+        source=str(data.get("source", "")),
     )
 
 

@@ -188,7 +188,7 @@ def choose(
         s_star_s=_time_at(curve, covering),
         unsplit_s=curve[0].total_s,
         l2=l2,
-        calibration=known.label,
+        calibration=known.label_of(BUNDLED),
         variant=variant.label(),
         curve=curve,
         regrets=tuple(found.of(policy, version) for policy, version in _engines(engines)),

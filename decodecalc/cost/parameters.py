@@ -1,8 +1,13 @@
 """Physical parameters of the time model: a value, its unit, where it came from and how much it scattered.
 
+Three words say where a number came from, and no output mixes them: `measured` (this project's microbenchmarks on that
+GPU), `fitted to public timings` (published timings of that GPU, `benchmarks/fit_public.py`) and `extrapolated` (from
+another GPU or another kernel). `spec` is a data sheet's.
+
 Two levels. Device parameters (`DEVICE`) belong to the GPU; variant parameters (`VARIANT`) to one compiled kernel on it
 (element type, head widths, tile, rows, warps, stages, page layout, split or not). Each is measured by its own
-microbenchmark (`decodecalc calibrate`); none is fitted together with another.
+microbenchmark (`decodecalc calibrate`) where it is measured; only numbers that are fitted to public timings are found
+together.
 
 Some variant parameters are curves: a value at each of `blocks` counts of blocks at work on the device, because what a
 tile and a start cost depends on how many do it at once.
@@ -12,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-MEASURED, EXTRAPOLATED, SPEC = "measured", "extrapolated", "spec"
-PROVENANCES = (MEASURED, EXTRAPOLATED, SPEC)
+MEASURED, FITTED, EXTRAPOLATED, SPEC = "measured", "fitted to public timings", "extrapolated", "spec"
+PROVENANCES = (MEASURED, FITTED, EXTRAPOLATED, SPEC)
 
 # name -> (unit, meaning).
 DEVICE: dict[str, tuple[str, str]] = {
@@ -60,7 +65,13 @@ VARIANT: dict[str, tuple[str, str]] = {
     **CURVES,
 }
 # A kernel may come with its own value of these device parameters.
-PER_KERNEL = ("dependent_launch_gap_s", "residual_p90", "overlap_exponent")
+PER_KERNEL = (
+    "dependent_launch_gap_s",
+    "residual_p90",
+    "overlap_exponent",
+    "hbm_sustained_bytes_per_s",
+    "l2_bytes_per_s",
+)
 OPTIONAL = (
     "refill_s",
     "t_row_s",

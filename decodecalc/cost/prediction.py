@@ -171,7 +171,7 @@ def predict(
         overhead_plus_bytes_s=floor,
         l2=l2,
         launch=launch,
-        calibration=known.label,
+        calibration=known.origin(found.used).label,
         variant=found.wanted.label(),
         stand_in=part.is_stand_in and stand_in,
         exact=found.exact and not part.is_stand_in,

@@ -11,6 +11,7 @@ from decodecalc.cost.advice import Adviser, ServedStep
 from decodecalc.cost.choice import Choice, Regret, choose
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.token import sum_layers
+from decodecalc.cost.variants import BUNDLED
 from decodecalc.errors import DecodecalcError
 from decodecalc.models import LayerGroup
 from decodecalc.tables.memory import capacity_notes
@@ -84,8 +85,8 @@ def choose_table(
         for row in rows:
             row["advice"] = advised.get(row["engine"])
         notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
-    lines = [f"L2 {l2}, graph launches; calibration {known.label}", *capacity_notes(request)]
-    inputs = {**request.inputs, "l2": l2, "calibration": known.label}
+    lines = [f"L2 {l2}, graph launches; calibration {known.label_of(BUNDLED)}", *capacity_notes(request)]
+    inputs = {**request.inputs, "l2": l2, "calibration": known.label_of(BUNDLED)}
     columns = _curve_columns() if curve else _columns(rows)
     return Table(
         "choose", inputs, rows, columns, request.heading, [*dict.fromkeys(notes), *lines, *(() if curve else NOTES)]

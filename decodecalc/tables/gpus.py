@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decodecalc.cost.load import kernels_of
+from decodecalc.cost.parameters import EXTRAPOLATED, FITTED, MEASURED
 from decodecalc.gpus import gpu_fields, gpu_names, load_gpu
 from decodecalc.tables.table import Column, Table, cell
 from decodecalc.units import human_bytes, human_rate
@@ -12,10 +14,22 @@ def gpus_table() -> Table:
     rows = []
     for name in gpu_names():
         gpu = load_gpu(name)
-        rows.append({**gpu.to_dict(), "ridge_bf16_flop_per_byte": gpu.ridge_flop_per_byte("bf16")})
+        kernels = kernels_of(gpu)
+        rows.append(
+            {
+                **gpu.to_dict(),
+                "ridge_bf16_flop_per_byte": gpu.ridge_flop_per_byte("bf16"),
+                "kernels_measured": [kernel for kernel, word in kernels.items() if word == MEASURED],
+                "kernels_fitted": [kernel for kernel, word in kernels.items() if word == FITTED],
+                "kernels_extrapolated": [kernel for kernel, word in kernels.items() if word == EXTRAPOLATED],
+            }
+        )
 
     def tera(value: float) -> str:
         return f"{value / 1e12:.4g}"
+
+    def count(value: list[str]) -> str:
+        return str(len(value))
 
     columns = [
         Column("name", "name", align="left"),
@@ -27,10 +41,16 @@ def gpus_table() -> Table:
         Column("tensor_bf16_flop_per_s", "bf16 TFLOP/s", tera),
         Column("tensor_fp8_flop_per_s", "fp8 TFLOP/s", tera),
         Column("ridge_bf16_flop_per_byte", "ridge", lambda v: f"{v:.0f}"),
+        Column("kernels_measured", "measured", count, rank=2),
+        Column("kernels_fitted", "fitted", count, rank=2),
+        Column("kernels_extrapolated", "extrapolated", count, rank=2),
     ]
-    return Table(
-        "gpus", {}, rows, columns, notes=["dense peaks, FP32 accumulate; `decodecalc gpus NAME` shows sources"]
-    )
+    notes = [
+        "dense peaks, FP32 accumulate; `decodecalc gpus NAME` shows sources",
+        "measured, fitted, extrapolated: kernels whose time parameters were measured there, fitted to public timings "
+        "of that GPU, or taken from another GPU; `decodecalc gpus NAME` lists them",
+    ]
+    return Table("gpus", {}, rows, columns, notes=notes)
 
 
 def fields_table(name: str) -> Table:
@@ -49,6 +69,18 @@ def fields_table(name: str) -> Table:
             ],
         }
         for info in gpu_fields(name)
+    ]
+    rows += [
+        {
+            "field": f"kernel {kernel}",
+            "value": word,
+            "unit": "",
+            "confidence": word,
+            "source": "time parameters",
+            "note": "",
+            "alternatives": [],
+        }
+        for kernel, word in kernels_of(load_gpu(name)).items()
     ]
 
     def others(value: object) -> str:

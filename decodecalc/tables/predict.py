@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import Terms
+from decodecalc.cost.parameters import EXTRAPOLATED, PROVENANCES
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
 from decodecalc.cost.token import sum_known
 from decodecalc.scenario import Planned, Refusal
@@ -51,7 +52,8 @@ def predict_table(
             rows.append(_row(item, p, len(rows)))
             notes.update(dict.fromkeys(f"{item.plan.engine}: {note}" for note in p.notes))
     _add_tokens(rows, len(s.layer_groups))
-    lines = [f"L2 {l2}, {launch} launches; calibration {known.label}"]
+    labels = dict.fromkeys(row["calibration"] for row in rows) or {known.label: None}
+    lines = [f"L2 {l2}, {launch} launches; calibration {label}" for label in labels]
     lines += capacity_notes(request)
     shown = [*lines, *NOTES, *notes, *(_provenance(rows) if provenance else ())]
     inputs = {**request.inputs, "kernel": kernel, "l2": l2, "launch": launch, "calibration": known.label}
@@ -85,6 +87,8 @@ def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
         "l2": p.l2,
         "launch": p.launch,
         "variant": p.variant,
+        "calibration": p.calibration,
+        "numbers": EXTRAPOLATED if "tau_s" in p.extrapolated else _word(p.calibration),
         "extrapolated": list(p.extrapolated),
         "provenance": [parameter.to_dict() for parameter in p.provenance.values()],
         "notes": list(p.notes),
@@ -125,6 +129,11 @@ def _shown(value: float | tuple[float, ...]) -> str:
     return f"{value:.4g}"
 
 
+def _word(label: str) -> str:
+    """The word that a calibration's label begins with."""
+    return next((word for word in PROVENANCES if label.startswith(word)), label)
+
+
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     def varies(key: str) -> bool:
         return len({str(row.get(key)) for row in rows}) > 1
@@ -154,6 +163,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("merge_s", "merge", human_seconds, rank=2),
         Column("roofline_s", "roofline", human_seconds),
         Column("overhead_plus_bytes_s", "ovh+bytes", human_seconds),
+        *([Column("numbers", "numbers", align="left")] if varies("numbers") else []),
         *([Column("extrapolated", "extrapolated", lambda v: f"{len(v)} parameters" if v else cell("no"))]
           if any(row["extrapolated"] for row in rows) else []),
     ]  # fmt: skip

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from decodecalc.cost.parameters import PROVENANCES
+
 
 def test_rows_hold_the_terms_baselines_interval_and_provenance(call: Any) -> None:
     """Llama-3-8B, one request of 2560 keys on an H200, vLLM's kernel."""
@@ -20,7 +22,7 @@ def test_rows_hold_the_terms_baselines_interval_and_provenance(call: Any) -> Non
     assert row["roofline_s"] < row["overhead_plus_bytes_s"] < row["total_s"]
     assert row["kernel"] == "vllm-triton-3d"
     assert row["token_s"] == pytest.approx(32 * row["total_s"])
-    assert {p["provenance"] for p in row["provenance"]} <= {"measured", "extrapolated", "spec"}
+    assert {p["provenance"] for p in row["provenance"]} <= {*PROVENANCES}
     assert all(p["unit"] for p in row["provenance"])
     assert json.loads(result.out)["schema"] == "decodecalc/predict/1"
 

@@ -71,6 +71,7 @@ class Session:
     ) -> None:
         from decodecalc._version import __version__
         from decodecalc.cost import load_calibration
+        from decodecalc.cost.variants import BUNDLED
         from decodecalc.verify.run.device import provenance
 
         self._device, self._ranks, self._claims, self._how = device, ranks, claims, how
@@ -84,7 +85,7 @@ class Session:
             "gpu": gpu.name,
             "sm_count": gpu.sm_count,
             "ranks": ranks.world,
-            "calibration": self._calibration.label,
+            "calibration": self._calibration.label_of(BUNDLED),
             "counters": how.counters,
             "kernel": how.kernel,
             "state_before": self._before.to_dict(),

@@ -1,0 +1,101 @@
+"""Calibrations of nine GPUs from published decode-attention timings, and how good they are.
+
+    python -m benchmarks.fit_public                      # all GPUs: about twenty minutes on two cores
+    python -m benchmarks.fit_public --gpus l40s --output /tmp/out
+
+Writes `fitted_<gpu>.json` for every GPU to decodecalc/data and, once all nine are fitted, the report
+reports/public-fit.{json,md,svg}. The
+published package (a development dependency, never shipped) is downloaded by pip into .scratch/public-timings when
+`--tables` names no other folder. The same tables and code give the same files. What is fitted, and why these few
+numbers: `benchmarks/public/physics.py`; which rows are held out: `benchmarks/public/rows.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.public.calibrations import calibration_of
+from benchmarks.public.judge import Judged, fp8_signs, left_out
+from benchmarks.public.report import write_report
+from benchmarks.public.rows import Rows, plan_table, read_table
+from benchmarks.public.table_fit import MOST_OF_PEAK, fit_table, sustained_rate
+from benchmarks.public.tables import GPUS, TABLES, Table
+from benchmarks.public.wheel import tables_folder
+from decodecalc.gpus import load_gpu
+
+DATA = Path("decodecalc") / "data"
+
+
+def fit_gpu(root: Path, output: Path, folder: str) -> None:
+    """Fit every table of one GPU and write its calibration. The fits, and what was not fitted, are kept beside the
+    tables for the report."""
+    gpu = load_gpu(GPUS[folder])
+    planned: list[tuple[Table, Rows]] = []
+    skipped: list[dict[str, Any]] = []
+    peak = gpu.need("hbm_bytes_per_s")
+    for table in TABLES:
+        columns = read_table(root, folder, table)
+        if columns is None or (table.sms and gpu.sm not in table.sms):
+            continue
+        name = f"{table.framework} {table.source}, {table.policy}"
+        for dtype, rows, refused in plan_table(columns, table, gpu):
+            where = {"gpu": gpu.name, "kernel": name, "dtype": dtype}
+            skipped += [{**where, "rows": n, "why": f"the policy refuses: {code}"} for code, n in refused.items()]
+            if rows is None:
+                continue
+            share = sustained_rate(rows, gpu) / peak
+            if share > 1:
+                why = f"the rows imply {share:.2f} of the data sheet's bandwidth: they cannot have read all their keys"
+                skipped.append({**where, "rows": len(rows.measured_s), "why": why})
+            else:
+                planned.append((table, rows))
+    hbm = min(max(sustained_rate(rows, gpu) for _, rows in planned), MOST_OF_PEAK * peak)
+    judged = []
+    for table, rows in planned:
+        judged.append(Judged.of(fit_table(rows, gpu, table, hbm), rows, gpu))
+        numbers = judged[-1].held_out()
+        print(gpu.name, judged[-1].name, rows.dtype, f"{100 * numbers['mean']:.1f} %", file=sys.stderr, flush=True)
+    calibration_of(gpu, [(j.fit, j.residual) for j in judged]).save(output / f"fitted_{gpu.name}.json")
+    (root / f"judged_{gpu.name}.pickle").write_bytes(pickle.dumps((judged, skipped)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=Path, help="folder of the unpacked package, or of its wheel")
+    parser.add_argument("--gpus", help="comma-separated names (default: all nine)")
+    parser.add_argument("--output", type=Path, default=DATA, help="folder of the calibration files")
+    parser.add_argument("--reports", type=Path, default=Path("reports"), help="folder of the report")
+    parser.add_argument("--jobs", type=int, default=2, help="GPUs that are fitted at a time")
+    args = parser.parse_args(arguments)
+    root = tables_folder(args.tables)
+    folders = [folder for folder, name in GPUS.items() if args.gpus is None or name in args.gpus.split(",")]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        list(pool.map(partial(fit_gpu, root, args.output), reversed(folders)))
+    kept = [root / f"judged_{name}.pickle" for name in GPUS.values()]
+    if not all(path.exists() for path in kept):
+        print("no report: some GPUs were never fitted", file=sys.stderr)
+        return
+    results = [pickle.loads(path.read_bytes()) for path in kept]
+    judged = [one for found, _ in results for one in found]
+    skipped = [one for _, missed in results for one in missed]
+    report = {
+        "held_out": [one.held_out() for one in judged],
+        "left_out": list(left_out(judged)),
+        "fp8_signs": list(fp8_signs(judged)),
+        "not_fitted": skipped,
+    }
+    (args.reports / "public-fit.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_report(report, args.reports)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The report of the fits: Markdown tables and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.public.tables import PACKAGE, VERSION
+
+MEAN, P90, INSIDE, LEFT_OUT, SIGNS = 0.07, 0.15, (0.85, 0.95), 0.12, 0.90
+FEW_ROWS = 2000
+Row = Mapping[str, Any]
+
+
+def write_report(report: Mapping[str, Any], folder: Path) -> None:
+    """public-fit.md and public-fit.svg."""
+    (folder / "public-fit.md").write_text(markdown(report), encoding="utf-8")
+    figure(report, folder / "public-fit.svg")
+
+
+def missed(row: Row) -> str:
+    """Which bars a table of at least FEW_ROWS rows missed; `few rows` for a smaller one."""
+    found = [
+        name
+        for name, bad in (
+            ("mean", row["mean"] > MEAN),
+            ("p90", row["p90"] > P90),
+            ("interval", not INSIDE[0] <= row["inside"] <= INSIDE[1]),
+        )
+        if bad
+    ]
+    return ", ".join(found) + (" (few rows)" if found and row["rows"] < FEW_ROWS else "")
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """The report's text."""
+    held = report["held_out"]
+    big = [row for row in held if row["rows"] >= FEW_ROWS]
+    good = [row for row in big if not missed(row)]
+    tested = np.array([row["tested"] for row in held])
+    mean = float((np.array([row["mean"] for row in held]) * tested).sum() / tested.sum())
+    lines = [
+        "# Calibrations fitted to public timings",
+        "",
+        f"Source: the decode-attention tables of `{PACKAGE}` {VERSION} (NVIDIA, Apache-2.0), full attention. Made "
+        "again by",
+        "",
+        "```",
+        "python -m benchmarks.fit_public",
+        "```",
+        "",
+        f"{sum(row['rows'] for row in held)} rows were planned by the engines' own policies, {tested.sum()} of them "
+        f"held out before any fit: whole families of KV heads and head width, and whole contexts. Over all held-out "
+        f"rows the mean absolute error of the published operation is **{percent(mean)}**. {len(good)} of {len(big)} "
+        f"tables above {FEW_ROWS} rows keep all three bars: mean {percent(MEAN)}, 90th percentile {percent(P90)}, and "
+        f"{percent(INSIDE[0])} to {percent(INSIDE[1])} of the rows inside the interval.",
+        "",
+        "## Rows held out",
+        "",
+        *grid(
+            ("GPU", "kernel", "KV", "rows", "held out", "mean", "p90", "inside", "constant", "missed"),
+            [
+                (
+                    row["gpu"], row["kernel"], row["dtype"], row["rows"], row["tested"], percent(row["mean"]),
+                    percent(row["p90"]), percent(row["inside"]), f"{1e6 * row['operation_s']:.1f} µs", missed(row),
+                )
+                for row in held
+            ],
+            "lllrrrrrrl",
+        ),
+        "",
+        "`constant` is the part of the published operation that is no attention kernel: it was fitted for the table "
+        "and is left out of every prediction.",
+        "",
+        "## GPUs left out",
+        "",
+        "Every table predicted from the nearest other GPU that has it, with nothing of this GPU fitted:",
+        "",
+        *grid(
+            ("GPU", "rows", "mean", "p90", "missed"),
+            [
+                (
+                    name, row["tested"], percent(row["mean"]), percent(row["p90"]),
+                    "mean" if row["mean"] > LEFT_OUT else "",
+                )
+                for name, row in by_gpu(report["left_out"]).items()
+            ],
+            "lrrrl",
+        ),
+        "",
+        *grid(
+            ("GPU", "kernel", "KV", "from", "rows", "mean", "p90", "bias"),
+            [
+                (
+                    row["gpu"], row["kernel"], row["dtype"], row["from"], row["tested"], percent(row["mean"]),
+                    percent(row["p90"]), f"{100 * row['bias']:+.1f} %",
+                )
+                for row in report["left_out"]
+            ],
+            "llllrrrr",
+        ),
+        "",
+        "## FP8 against bf16",
+        "",
+        "Rows that a framework timed with both caches, and how often the faster of the two is predicted; `matters` are "
+        "the rows where the two differ by more than 5 %:",
+        "",
+        *grid(
+            ("GPU", "framework", "matched", "right", "matters", "right there"),
+            [
+                (
+                    row["gpu"], row["framework"], row["matched"], percent(row["right"]), row["matters"],
+                    percent(row["right_where_it_matters"]),
+                )
+                for row in report["fp8_signs"]
+            ],
+            "llrrrr",
+        ),
+        "",
+        "## Not fitted",
+        "",
+        *grid(
+            ("GPU", "kernel", "KV", "rows", "why"),
+            [(row["gpu"], row["kernel"], row["dtype"], row["rows"], row["why"]) for row in report["not_fitted"]],
+            "lllrl",
+        ),
+        "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def accuracy_table(report: Mapping[str, Any]) -> list[str]:
+    """The mean error of held-out rows by kernel (rows) and GPU (columns): bf16 / FP8 cache; what misses a bar is
+    marked."""
+    held = [row for row in report["held_out"] if row["rows"] >= FEW_ROWS]
+    gpus = list(dict.fromkeys(row["gpu"] for row in held))
+    lines = []
+    for kernel in dict.fromkeys(row["kernel"] for row in held):
+        framework, policy = kernel.split(" ")[0], kernel.split(", ")[1]
+        cells = []
+        for gpu in gpus:
+            mine = {row["dtype"]: row for row in held if row["kernel"] == kernel and row["gpu"] == gpu}
+            shown = [
+                f"{100 * mine[dtype]['mean']:.1f}" + ("*" if missed(mine[dtype]) else "") if dtype in mine else "-"
+                for dtype in ("bf16", "fp8")
+            ]
+            cells.append(" / ".join(shown) if mine else "")
+        lines.append((f"{policy} ({framework})", *cells))
+    out = by_gpu(report["left_out"])
+    lines.append(("GPU left out", *(f"{100 * out[gpu]['mean']:.1f}" if gpu in out else "" for gpu in gpus)))
+    return grid(("kernel", *gpus), lines, "l" + "r" * len(gpus))
+
+
+def by_gpu(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Mean over rows of each GPU's tables, and the worst of their 90th percentiles."""
+    out: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(row["gpu"] for row in rows):
+        mine = [row for row in rows if row["gpu"] == name]
+        tested = sum(row["tested"] for row in mine)
+        mean = sum(row["mean"] * row["tested"] for row in mine) / tested
+        out[name] = {"tested": tested, "mean": mean, "p90": max(row["p90"] for row in mine)}
+    return out
+
+
+def percent(x: float) -> str:
+    """A share for people."""
+    return f"{100 * x:.1f} %"
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[Any]], sides: str) -> list[str]:
+    """A Markdown table."""
+    rule = "".join("---:|" if side == "r" else "---|" for side in sides)
+    return ["| " + " | ".join(header) + " |", "|" + rule, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
+
+
+def figure(report: Mapping[str, Any], path: Path) -> None:
+    """Held-out mean error of every GPU and kernel, one dot a table."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "decodecalc"
+    import matplotlib.pyplot as plt
+
+    held = [row for row in report["held_out"] if row["rows"] >= FEW_ROWS]
+    gpus = list(dict.fromkeys(row["gpu"] for row in held))
+    kernels = list(dict.fromkeys(row["kernel"].split(", ")[1] for row in held))
+    fig, ax = plt.subplots(figsize=(8, 4.2))
+    for i, kernel in enumerate(kernels):
+        mine = [row for row in held if row["kernel"].endswith(", " + kernel)]
+        places = [gpus.index(row["gpu"]) + (i - len(kernels) / 2) * 0.09 for row in mine]
+        ax.scatter(places, [100 * row["mean"] for row in mine], s=22, label=kernel)
+    left = by_gpu(report["left_out"])
+    ax.scatter(
+        [gpus.index(name) for name in left if name in gpus],
+        [100 * row["mean"] for name, row in left.items() if name in gpus],
+        marker="_", s=300, color="black", label="GPU left out",
+    )  # fmt: skip
+    ax.axhline(100 * MEAN, color="grey", linewidth=0.8, linestyle="--")
+    ax.set_xticks(range(len(gpus)), gpus, rotation=25, ha="right")
+    ax.set(ylabel="mean absolute error, %", ylim=(0, None), title="Rows that no fit saw, by GPU and kernel")
+    ax.legend(fontsize=7, ncols=2)
+    fig.tight_layout()
+    fig.savefig(path, metadata={"Date": None})

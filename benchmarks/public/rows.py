@@ -1,0 +1,160 @@
+"""Rows of a published table as planned work: what our policy launches for each, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.public.tables import Table
+from decodecalc.cost.cuts import cuts_of
+from decodecalc.cost.model import Work
+from decodecalc.cost.work import work_of
+from decodecalc.engines import load_policy
+from decodecalc.engines.tensorrt_llm.choice import XqaCall, decide
+from decodecalc.errors import GateError
+from decodecalc.geometry import Geometry
+from decodecalc.gpus import Gpu
+from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches
+
+# Held out before any fit was made: whole families (KV heads, head width), and whole contexts.
+HELD_OUT_FAMILIES = ((2, 128), (12, 128), (40, 128), (8, 64), (4, 256), (24, 256), (1, 192))
+HELD_OUT_CONTEXTS = (32, 1024, 16384)
+DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of one table and KV type. Every array is [n]."""
+
+    dtype: str
+    work: Work
+    measured_s: Any
+    columns: dict[str, Any]
+    """q_heads, kv_heads, head_dim, head_dim_v, batch, context, window, tile_keys, block_rows."""
+    held_out: Any
+
+    def take(self, where: Any) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            dtype=self.dtype, work=take(self.work, where), measured_s=self.measured_s[where],
+            columns={k: v[where] for k, v in self.columns.items()}, held_out=self.held_out[where],
+        )  # fmt: skip
+
+
+def read_table(root: Path, gpu: str, table: Table) -> dict[str, Any] | None:
+    """Columns of the published table that hold this kernel; None where there are none."""
+    import pyarrow.parquet as parquet
+
+    found = sorted(
+        (root / "aiconfigurator_core/systems/data" / gpu / "attention" / table.framework).glob(
+            "*/generation_attention_perf.parquet"
+        )
+    )
+    for path in found[-1:]:
+        data = parquet.read_table(path)
+        columns = {name: data[name].to_numpy() for name in data.column_names}
+        columns.setdefault("window_size", np.zeros(data.num_rows, dtype=np.int64))
+        keep = columns["kernel_source"] == table.source
+        if keep.any():
+            return {name: values[keep] for name, values in columns.items()}
+    return None
+
+
+def plan_table(
+    columns: dict[str, Any], table: Table, gpu: Gpu, windows: bool = False
+) -> Iterator[tuple[str, Rows | None, dict[str, int]]]:
+    """The table's rows with their work, by KV type."""
+    for published, dtype in DTYPES.items():
+        keep = columns["kv_cache_dtype"] == published
+        keep &= columns["window_size"] > 0 if windows else columns["window_size"] == 0
+        if keep.any():
+            yield dtype, *_planned({k: v[keep] for k, v in columns.items()}, table, gpu, dtype)
+
+
+def _planned(rows: dict[str, Any], table: Table, gpu: Gpu, dtype: str) -> tuple[Rows | None, dict[str, int]]:
+    """The planned rows, and how many the policy refuses by gate code."""
+    policy = load_policy(table.policy)
+    version = policy.version(table.version)
+    options = policy.options_type.from_mapping(
+        policy.name, {**table.options, **(table.fp8_options if dtype == "fp8" else {})}
+    )
+    kv = KvCache(dtype, table.page_size, None, dtype if table.quantized_query else "bf16")
+    q_heads, head_dim, window = (rows[k].astype(np.int64) for k in ("num_heads", "head_dim", "window_size"))
+    kv_heads = rows["num_key_value_heads"].astype(np.int64)
+    kv_heads = np.where(kv_heads == 0, q_heads, kv_heads)
+    batch, context = rows["batch_size"].astype(np.int64), rows["step"].astype(np.int64) + 1
+    promised = np.where(context <= table.promised_keys, table.promised_keys, 0)
+    kinds, of = np.unique(np.stack([q_heads, kv_heads, head_dim, window, promised]), axis=1, return_inverse=True)
+    parts, places, tiles, block_rows = [], [], [], []
+    refused: dict[str, int] = {}
+    for i, (q, k, d, w, promised) in enumerate(kinds.T.tolist()):
+        at = np.flatnonzero(of == i)
+        dv = d if d != 192 or table.equal_v else 128
+        geo = Geometry(q, k, d, None if dv == d else dv, window=w or None)
+        opts = replace(options, **({"max_kv_len": promised} if promised else {}))
+        try:
+            steps = Batches.uniform(batch[at], context[at])
+            if table.xqa is not None:
+                used = decide(geo, steps, kv, gpu, XqaCall()).used == table.xqa
+                at = at[used]
+                if not len(at):
+                    continue
+                steps = Batches.uniform(batch[at], context[at])
+            found = policy.launches(geo, steps, kv, gpu, opts, version)
+        except GateError as error:
+            refused[error.code] = refused.get(error.code, 0) + len(at)
+            continue
+        cuts = cuts_of(steps, found, found.tile_keys)
+        parts.append(_spread(work_of(policy.name, geo, steps, kv, found, cuts), len(at)))
+        tiles.append(np.broadcast_to(np.asarray(found.tile_keys), (len(at),)))
+        block_rows.append(np.broadcast_to(np.asarray(found.block_rows), (len(at),)))
+        places.append(at)
+    if not places:
+        return None, refused
+    chosen = np.concatenate(places)
+    order = np.argsort(chosen, kind="stable")
+    chosen = chosen[order]
+    q_heads, kv_heads, head_dim, window, batch, context = (
+        x[chosen] for x in (q_heads, kv_heads, head_dim, window, batch, context)
+    )
+    work = Work(**{f.name: np.concatenate([getattr(p, f.name) for p in parts])[order] for f in fields(Work)})
+    # Queries are read and outputs written in 16 bits.
+    moved = batch * q_heads * (head_dim + np.where((head_dim == 192) & (not table.equal_v), 128, head_dim)) * 2.0
+    work = replace(work, hbm_bytes=work.hbm_bytes + moved, requested_bytes=work.requested_bytes + moved)
+    swapped = (q_heads > kv_heads) & (window == 0) & (table.policy == "flash-attention-2")
+    held = np.isin(context, HELD_OUT_CONTEXTS)
+    for k, d in HELD_OUT_FAMILIES:
+        held |= (kv_heads == k) & (head_dim == d)
+    found_rows = Rows(
+        dtype=dtype,
+        work=work,
+        measured_s=rows["latency"][chosen].astype(float) * 1e-3,
+        columns={
+            "copied": swapped.astype(float), "gathered": (swapped & (kv_heads > 1) & (batch > 1)).astype(float),
+            "own_split": work.is_split.astype(np.int64) * (policy.traits.time_kernels is not None),
+            "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim,
+            "head_dim_v": np.where((head_dim == 192) & (not table.equal_v), 128, head_dim),
+            "batch": batch, "context": context, "window": window,
+            "tile_keys": np.concatenate(tiles)[order], "block_rows": np.concatenate(block_rows)[order],
+        },
+        held_out=held,
+    )  # fmt: skip
+    return found_rows, refused
+
+
+def _spread(work: Work, n: int) -> Work:
+    """Every field as an [n] array; merge_kernels None where every split step has one."""
+    values = {f.name: getattr(work, f.name) for f in fields(Work)}
+    if values["merge_kernels"] is None:
+        values["merge_kernels"] = work.is_split
+    return Work(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
+
+
+def take(work: Work, where: Any) -> Work:
+    """Some of the rows."""
+    return Work(**{f.name: getattr(work, f.name)[where] for f in fields(Work)})
