@@ -74,7 +74,7 @@ def test_row_keys_that_other_tools_rely_on_are_there(call: Any) -> None:
 
 
 def test_servers_defaults_come_first_then_best_coverage_with_refusals_explained(call: Any) -> None:
-    """Engines that servers run by themselves stand on top; those that cannot run the layer are named with the reason."""
+    """Engines that servers run by themselves stand on top; those that cannot run the layer are named with a reason."""
     result = call(
         "grid", "--model", "llama3-70b", "--tp", "8", "--context", "128k", "--engine", "all", "--format", "json"
     )
