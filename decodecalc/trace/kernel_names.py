@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+# Kernels that only call the one in their template arguments: CUTLASS's, and Composable Kernel's behind its block size.
+_WRAPPERS = ("device_kernel", "kentry", "kentry_pt")
+_LEADING_NUMBERS = re.compile(r"^(?:\s*(?:\([\w: ]+\))?\s*(?:\d+[ul]*|true|false)\s*,)+\s*", re.IGNORECASE)
 _TRITON_SUFFIX = re.compile(r"_0[a-z]+\d\w*$")
 
 
@@ -47,12 +50,14 @@ def function_name(name: str) -> str:
     '_fwd_kernel_stage2'
     >>> function_name("void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::C<8> > >(int)")
     'FlashAttnFwdCombine'
+    >>> function_name("void some::kentry<256, 2, some::FmhaFwdSplitKVKernel<some::Traits<1> > >(some::Args)")
+    'FmhaFwdSplitKVKernel'
     """
     name = name.replace("(anonymous namespace)::", "")
     head = re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0].strip()
     own = head.rsplit("::", 1)[-1].rsplit(" ", 1)[-1]
-    if own == "device_kernel" and "<" in name:
-        inner = name.split("<", 1)[1]
+    if own in _WRAPPERS and "<" in name:
+        inner = _LEADING_NUMBERS.sub("", name.split("<", 1)[1])
         # Skip the guards around the real kernel, enable_sm90_or_later<…>.
         while True:
             head = re.split(r"[<(,>]", inner, maxsplit=1)[0].strip()

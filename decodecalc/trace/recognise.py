@@ -75,10 +75,12 @@ class Recognition:
 # Any other kernel that is an attention kernel by its name: it is shown and never judged. Cache writers and norms are
 # left out.
 _ATTENTION = re.compile(
-    r"attn|attention|fmha|flash_fwd|flash_mla|(?<![a-z])mla(?![a-z])|(?<![a-z])mha(?![a-z])", re.IGNORECASE
+    r"attn|attention|fmha|flash_fwd|flash_mla|(?<![a-z])mla(?![a-z])|(?<![a-z])mha(?![a-z])|sdpa|delta_rule"
+    r"|(?<![a-z])pa_(bf16|fp16|fp8|int8|a8|a16|decode|ragged|fwd|prefill|mtp|ps)",
+    re.IGNORECASE,
 )
 _NOT_ATTENTION = re.compile(
-    r"cache_kernel|reshape_and_cache|concat_and_cache|quant|norm|rope|rotary|indices|gemm|bwd|backward|elementwise|copy",
+    r"cache_kernel|reshape_and_cache|concat_and_cache|(?<!no)quant|norm|rope|rotary|indices|gemm|bwd|backward|elementwise|copy",
     re.IGNORECASE,
 )
 _PREFILL = re.compile(r"prefill|context|extend|varlen_fwd", re.IGNORECASE)
@@ -113,7 +115,11 @@ class NameBook:
             if kernel is not None:
                 facts = rule.facts(name) if rule.facts else NameFacts()
                 return Recognition(family=rule.family, role=rule.role, why=rule.why, kernel=kernel, facts=facts)
-        return (self._mangled(own) if own.startswith("_Z") else None) or _by_word(own)
+        if not own.startswith("_Z"):
+            return _by_word(own)
+        # Template arguments follow the function in a mangled name, and are no reason to leave it out.
+        by_word = (found for word in mangled_words(own) if (found := _by_word(word)) is not None)
+        return self._mangled(own) or next(by_word, None)
 
     def _mangled(self, name: str) -> Recognition | None:
         words = mangled_words(name)

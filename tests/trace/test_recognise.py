@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodecalc.trace.load import knowledge
+from decodecalc.trace.recognise import OTHER, PREFILL
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,22 @@ def test_company_is_noted() -> None:
     for name in ("void vllm::rms_norm_kernel<float>(int)", "void sgl_kernel::moe<1>(int)", "aiter::add"):
         book.wanted(name)
     assert set(book.company) == {"vllm", "sglang", "aiter"}
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("void ck_tile::kentry<1, ck_tile::FmhaFwdSplitKVKernel<ck_tile::Quant<1> > >(Args)", OTHER),
+        ("ck_tile::kentry<256, 1, ck_tile::FmhaBatchPrefillWithPagedKVCacheKernel<NoQuant> >", PREFILL),
+        ("_ZN5aiter22pa_bf16_pertokenFp8_gqaE", OTHER),
+        ("aiter::pa_bf16_noquant_gqa16", OTHER),
+        ("pa_decode_gluon", OTHER),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128", OTHER),
+        ("fused_recurrent_gated_delta_rule_fwd_kernel", OTHER),
+        ("void at::native::elementwise_kernel<128, attention>(int)", None),
+    ],
+)  # fmt: skip
+def test_an_attention_kernel_is_listed_even_where_it_is_not_modelled(name: str, role: str | None) -> None:
+    """By the function's own name: neither a wrapper around it nor a word among its template arguments hides it."""
+    found = knowledge().recognise(name)
+    assert (found.role if found else None) == role
