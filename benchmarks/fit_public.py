@@ -3,11 +3,12 @@
     python -m benchmarks.fit_public                      # all GPUs: about twenty minutes on two cores
     python -m benchmarks.fit_public --gpus l40s --output /tmp/out
 
-Writes `fitted_<gpu>.json` for every GPU to decodecalc/data and, once all nine are fitted, the report
-reports/public-fit.{json,md,svg}. The
-published package (a development dependency, never shipped) is downloaded by pip into .scratch/public-timings when
-`--tables` names no other folder. The same tables and code give the same files. What is fitted, and why these few
-numbers: `benchmarks/public/physics.py`; which rows are held out: `benchmarks/public/rows.py`.
+Writes `fitted_<gpu>.json` for every GPU to decodecalc/data and, once all nine are fitted, the report reports/public-
+fit.{json,md,svg}. The published package (a development dependency, never shipped) is downloaded by pip into
+.scratch/public-timings when `--tables` names no other folder. What was fitted is kept beside the tables
+(judged_<gpu>.pickle), so that the report can be made of several runs; after a change of the code, fit all again. The
+same tables and code give the same files. What is fitted, and why these few numbers: `benchmarks/public/physics.py`;
+which rows are held out: `benchmarks/public/rows.py`.
 """
 
 from __future__ import annotations

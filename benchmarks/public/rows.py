@@ -148,10 +148,12 @@ def _planned(rows: dict[str, Any], table: Table, gpu: Gpu, dtype: str) -> tuple[
 
 
 def _spread(work: Work, n: int) -> Work:
-    """Every field as an [n] array; merge_kernels None where every split step has one."""
+    """Every field as an [n] array, those that are None for what they then stand for."""
     values = {f.name: getattr(work, f.name) for f in fields(Work)}
     if values["merge_kernels"] is None:
         values["merge_kernels"] = work.is_split
+    if values["merge_walks"] is None:
+        values["merge_walks"] = work.live_splits
     return Work(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
 
 

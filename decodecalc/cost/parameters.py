@@ -71,6 +71,7 @@ PER_KERNEL = (
     "overlap_exponent",
     "hbm_sustained_bytes_per_s",
     "l2_bytes_per_s",
+    "l2_capacity_bytes",
 )
 OPTIONAL = (
     "refill_s",

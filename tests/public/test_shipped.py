@@ -37,11 +37,12 @@ def test_every_fitted_number_is_physical_and_says_what_it_is(name: str) -> None:
 
 
 def test_measured_comes_before_fitted_and_fitted_before_extrapolated() -> None:
-    """An H200's FlashAttention-3 at width 128 was measured; width 256 is fitted; trtllm-gen never ran there."""
+    """An H200's FlashAttention-3 at width 128 was measured, TensorRT-LLM's kernels are fitted; on a B200 trtllm-gen is
+    fitted and the bundled kernel comes from the H200."""
     h200 = load_calibration(gpu="h200-sxm")
     words = {(v.dtype, v.head_dim): h200.origin(v).provenance for v in h200.variants if v.kernel == "flash-attention-3"}
     assert words["bf16", 128] == MEASURED
-    assert words["bf16", 256] == FITTED
+    assert kernels_of(dc.load_gpu("h200-sxm"))["tensorrt-llm-xqa"] == FITTED
     assert kernels_of(dc.load_gpu("b200-sxm"))["trtllm-gen"] == FITTED
     assert kernels_of(dc.load_gpu("b200-sxm"))["bundled"] == EXTRAPOLATED
     assert kernels_of(dc.load_gpu("h200-sxm"))["bundled"] == MEASURED
