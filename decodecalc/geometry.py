@@ -157,11 +157,6 @@ class Geometry(Shown):
             )
         if self.gather is not None and self.window is not None:
             raise InputError("a sparse layer has no window: give the nearest keys as the window of `gather`")
-        if self.mla and self.kv_heads != 1:
-            raise InputError(
-                f"an MLA layer has one latent for each key, which all query heads read: kv_heads is 1, not "
-                f"{self.kv_heads}"
-            )
         if self.mla and self.head_dim_v > self.head_dim:  # type: ignore[operator]
             raise InputError("an MLA value is a view of its latent: head_dim_v cannot exceed head_dim")
 

@@ -59,6 +59,11 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
         head_dim = 128 if values["head_dim"] is None else values["head_dim"]
         if values["kv_heads"] == 0:
             raise InputError("--kv-heads must be at least 1, not 0")
+        if values["mla"] and kv_heads != 1:
+            raise InputError(
+                f"an MLA layer of a model has one latent for each key, which all query heads read: kv_heads is 1, not "
+                f"{kv_heads}"
+            )
         geometry = Geometry(q_heads, kv_heads, head_dim, values["head_dim_v"], values["window"], mla=values["mla"])
         model = Model("custom", "custom", 1, (LayerGroup("all", 1, geometry),), kv_heads)
     rank = model.shard(tp)
