@@ -10,7 +10,7 @@ MAX_SCENARIOS = 100_000
 """Decode steps of one command; a sweep streams more."""
 MAX_PLANS = 10_000
 """Plans of one command: steps x layer groups x engines."""
-MAX_PLANNED_REQUESTS = 1_000_000
+MAX_PLANNED_REQUESTS = 2_500_000
 """Requests over all plans of one command. A plan holds each request's splits."""
 MAX_RAGGED = 8192
 """Requests of one ragged step: more than any server runs at a time."""

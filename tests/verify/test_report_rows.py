@@ -63,3 +63,10 @@ def test_a_report_read_can_be_merged_and_written_again(tmp_path: Path) -> None:
     assert report.passed
     assert "\x1b" not in report.to_json()
     assert shown({"a": ["\u202e"]}) == {"a": ["\\u202e"]}
+
+
+def test_a_timed_row_without_its_bytes_is_counted(tmp_path: Path) -> None:
+    """What a report leaves empty is no size, and no reason to fail."""
+    total = {"name": "total", "predicted": 1.0, "observed": 2.0}
+    row = {**GOOD, "claim": 10, "observed": 2.0, "kv_read_bytes": None, "quantities": [total]}
+    assert read_report(saved(tmp_path, [row])).summary.times[0].rows == 1

@@ -217,7 +217,10 @@ def _time_summaries(rows: Sequence[Row]) -> tuple[TimeSummary, ...]:
     groups: list[tuple[str, list[Row]]] = [("all", timed)]
     groups += [(name, [r for r in timed if r["engine"] == name]) for name in dict.fromkeys(r["engine"] for r in timed)]
     groups.append(
-        (f"KV of {LARGE_KV_BYTES / 1e6:.0f} MB and more", [r for r in timed if r["kv_read_bytes"] >= LARGE_KV_BYTES])
+        (
+            f"KV of {LARGE_KV_BYTES / 1e6:.0f} MB and more",
+            [r for r in timed if (r["kv_read_bytes"] or 0) >= LARGE_KV_BYTES],
+        )
     )
     return tuple(_time_summary(name, group) for name, group in groups if group)
 
