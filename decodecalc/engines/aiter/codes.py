@@ -6,9 +6,9 @@ from decodecalc.launch.codes import Codes
 
 CODES = Codes(
     refusals={
-        "gfx1250": "This architecture runs other kernels, which have no policy here.",
+        "gfx1250": "This architecture runs other kernels, for which there is no policy here.",
         "kv_granularity": "The pages of a planned block have to be a power of two.",
-        "max_split_per_batch": "The bound on the parts has to be positive, or -1 for none.",
+        "max_split_per_batch": "The bound on the parts has to be positive, or -1 for no bound.",
     },
     gates={
         "folded": "Heads are folded into groups that count as requests of their own.",

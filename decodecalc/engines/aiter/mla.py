@@ -11,7 +11,7 @@ and csrc/kernels/mla/metadata/v1_2_device.cuh, csrc/kernels/mla/reduce.cu, csrc/
 
 In a sweep, where one class stands for many equal requests, `requested` and `live` are the most that any of them gets;
 a single plan has every request's own. Where query tiles or head groups of one request are cut differently, they are
-those of the unit with most works.
+those of the unit that has the most works.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ HEAD_DIM, V_DIM = 576, 512
 WAVE = 64
 STAGE1_THREADS = 256
 MOST_SPLITS = 16  # num_kv_splits without the persistent plan
-SPLIT_OVERHEAD = 84.1  # what a split costs, in keys (get_meta_param)
-MIN_OVERHEAD_KEYS = 16  # fixed overhead of a unit in the persistent plan
+SPLIT_OVERHEAD = 84.1  # cost of a split, counted in keys (get_meta_param)
+MIN_OVERHEAD_KEYS = 16  # fixed overhead of a unit in the persistent plan, in keys
 FILL_WARPS = 8  # waves of the parallel planner
 LDS_BYTES = {CDNA3: 64 << 10, CDNA4: 160 << 10}
 PERSISTENT_MAX_BATCH = 32  # AITER_MLA_DECODE_PERSISTENT_MAX_BATCH
@@ -65,22 +65,24 @@ class AiterMlaOptions(EngineOptions):
     """What the caller of `mla_decode_fwd` decides."""
 
     mode: str = option(
-        "persistent", "str", "persistent (a metadata plan is passed) or split_kv (none is)",
+        "persistent", "str", "persistent: a metadata plan is passed; split_kv: no plan is passed",
         choices=("persistent", "split_kv"),
     )  # fmt: skip
     """Whether a metadata plan is passed (`work_meta_data`)."""
-    kv_granularity: int = option(16, "int", "pages of a block of the metadata plan, a power of two", low=1)
+    kv_granularity: int = option(16, "int", "pages that a block of the metadata plan holds, a power of two", low=1)
     """Pages of keys that the plan deals at a time."""
     max_split_per_batch: int = option(
-        -1, "int", "bounds the parts that a plan aims at by this x batch; -1: none", low=-1
+        -1, "int", "the parts of a plan are at most this number times the batch; -1 sets no bound", low=-1
     )
     """Bound of the plan's parts for each request."""
     causal: bool = option(True, "bool", "query tokens see only keys up to their own position")
     """Whether the causal mask is on."""
-    num_kv_splits: int | None = option(None, "int?", "splits of every request without a plan", "num_kv_splits", low=1)
+    num_kv_splits: int | None = option(
+        None, "int?", "splits of every request where no plan is passed", "num_kv_splits", low=1
+    )
     """Fixes the split count of the split_kv mode."""
     persistent_max_batch: int = option(
-        PERSISTENT_MAX_BATCH, "int", "batch from which a gfx950 step of 16 BF16 heads drops its plan; 0 keeps it",
+        PERSISTENT_MAX_BATCH, "int", "batch size from which a gfx950 step of 16 BF16 heads drops its plan; 0 keeps it",
         "AITER_MLA_DECODE_PERSISTENT_MAX_BATCH",
     )  # fmt: skip
     """Batch size from which the persistent plan is dropped for the one shape where it is slower."""
@@ -154,7 +156,7 @@ class AiterMla(Policy):
     )
 
     def combinations(self, options: AiterMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         layer = Takes(
             devices=(CDNA3, CDNA4),
             mla=True,
@@ -178,8 +180,11 @@ class AiterMla(Policy):
         options: AiterMlaOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """Both modes on arrays. GateError: anything but MLA of 576/512 in BF16, FP16 or FP8 on gfx942 or gfx950, heads
-        that the library refuses, requests that differ in query tokens."""
+        """Apply both modes to arrays.
+
+        Raises GateError for anything but MLA of 576/512 in BF16, FP16 or FP8 on gfx942 or gfx950, for numbers of heads
+        that the library refuses, and for requests that differ in query tokens.
+        """
         _check(self.name, geo, batches, kv, gpu, options)
         rules: AiterMlaRules = version.rules
         if geo.gather is not None:
@@ -283,7 +288,7 @@ class _Steps:
 
     @property
     def units(self) -> IntArray:
-        """Units of work of a request [N]."""
+        """Units of work that a request makes [N]."""
         return self.fold * self.tiles
 
 
@@ -304,7 +309,7 @@ class _Plan:
 
     @classmethod
     def of(cls, step: _Steps, batches: Batches, kv: KvCache, options: AiterMlaOptions, rules: AiterMlaRules) -> _Plan:
-        """Deal the steps. GateError where the metadata kernel refuses the heads."""
+        """Deal the steps to parts. Raises GateError where the metadata kernel refuses the heads."""
         for shape in step.shapes:
             shape.check_persistent()
         page, gran, queries = kv.page_size, options.kv_granularity, batches.max_q_len
@@ -400,7 +405,7 @@ class _Plan:
 
 
 def _kept(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: AiterMlaOptions) -> Any:
-    """_use_persistent_mla_decode [N]: the plan is used and not dropped for the step's batch size."""
+    """Whether the plan is used and not dropped for the step's batch size: _use_persistent_mla_decode [N]."""
     slower = gpu.gfx == CDNA4 and kv.dtype == kv.query_dtype == "bf16" and geo.q_heads == 16
     limit = options.persistent_max_batch
     if not slower or limit == 0:
@@ -409,7 +414,7 @@ def _kept(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Aiter
 
 
 def _even_splits(step: _Steps, batches: Batches, kv: KvCache, gpu: Gpu, options: AiterMlaOptions) -> IntArray:
-    """get_meta_param: num_kv_splits [N]. Lengths count pages, as the caller's indices do."""
+    """num_kv_splits of get_meta_param [N]. Lengths are counted in pages, as the caller's indices are."""
     batch, total = batches.batch, batches.total(cdiv(batches.seq_lens, kv.page_size))
     mean, count = total / batch, np.arange(1, MOST_SPLITS + 1)
     blocks = batch[:, None] * count
@@ -426,7 +431,7 @@ def _even_splits(step: _Steps, batches: Batches, kv: KvCache, gpu: Gpu, options:
 
 
 def _deal_unique(given: Dealing) -> Dealt:
-    """`deal` on the distinct steps of a sweep."""
+    """Run `deal` on the distinct steps of a sweep only."""
     if given.blocks.shape[1] > 1:
         return deal(given)
     rest = np.where(given.tail > 1, given.pages[:, 0], 0)
@@ -442,7 +447,7 @@ def _deal_unique(given: Dealing) -> Dealt:
 def _deal_one(
     given: Dealing, step: _Steps, batches: Batches, page: int, trims: bool
 ) -> tuple[Dealt, tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """A single step: every request told apart, with its list of works and the works before each part."""
+    """Deal a single step, in which requests are told apart; the result has the list of works and where parts begin."""
     counts = batches.counts[0]
     starts = np.flatnonzero(np.diff(given.pages[0], prepend=-1))  # runs of equal requests are one class
     runs = Dealing(
@@ -489,7 +494,7 @@ def _deal_one(
 def _key_ranges(
     plan: _Plan | None, kept: Any, batches: Batches, page: int
 ) -> Callable[[int], list[list[KeyRange]]] | None:
-    """Key ranges of a single step's persistent plan; None where the partition is regular or the step one of many."""
+    """Key ranges of one step's persistent plan; None where the partition is regular or there are several steps."""
     if plan is None or plan.works is None or not kept[0]:
         return None
     works = plan.works
@@ -552,9 +557,9 @@ def _gates(
 ) -> tuple[GateArray, ...]:
     def why_split(n: int) -> str:
         if plan is None or not kept[n]:
-            return f"{at(splits, n)} splits of every request, {at(batches.batch, n)} requests on {gpu.sm_count} CUs"
+            return f"each of {at(batches.batch, n)} requests has {at(splits, n)} splits on {gpu.sm_count} compute units"
         return (
-            f"payload {at(plan.dealing.payload, n)} blocks: {at(plan.dealt.works, n)} works on "
+            f"a part takes up to {at(plan.dealing.payload, n)} blocks, which makes {at(plan.dealt.works, n)} works on "
             f"{at(plan.dealt.used_parts, n)} of {at(step.clusters, n)} parts"
         )
 
@@ -569,22 +574,22 @@ def _gates(
             name="persistent_kept",
             passed=kept,
             reason=lambda n: (
-                f"mode {options.mode}, {at(batches.batch, n)} requests; a gfx950 step of 16 BF16 heads and one token "
-                f"drops its plan from {options.persistent_max_batch} on"
+                f"the mode is {options.mode}, the batch has {at(batches.batch, n)} requests; a gfx950 step of 16 "
+                f"BF16 heads and one token drops its plan from {options.persistent_max_batch} requests on"
             ),
         ),
         GateArray(
             name="folded",
             passed=step.fold > 1,
-            reason=lambda n: f"{geo.q_heads} heads as {at(step.fold, n)} groups of {at(step.unit_heads, n)}",
+            reason=lambda n: f"{geo.q_heads} heads are taken as {at(step.fold, n)} groups of {at(step.unit_heads, n)}",
         ),
         GateArray(name="split", passed=split, reason=why_split),
         GateArray(
             name="stage1_kernel",
             passed=~refused,
             reason=lambda n: (
-                f"{geo.q_heads} heads, {at(batches.max_q_len, n)} query tokens: without a plan, FP8 has no kernel for "
-                f"64 heads, for 32 with several tokens or for {FOLDED_HEADS} with more than 4"
+                f"{geo.q_heads} heads have {at(batches.max_q_len, n)} query tokens; without a plan, FP8 has no kernel "
+                f"for 64 heads, for 32 with several tokens or for {FOLDED_HEADS} with more than 4"
             ),
         ),
     )
@@ -595,10 +600,10 @@ def _listed(name: str, geo: Geometry, batches: Batches, kv: KvCache) -> KvCache:
     (vLLM 0.33.0: vllm/v1/attention/backends/mla/rocm_aiter_mla_sparse.py, _forward_sparse_mla)."""
     gather = geo.gather
     if gather is None or gather.window is not None or gather.per_kv_head:
-        raise GateError(f"{name}: a query token reads one list that all heads share", "sparse_layer")
+        raise GateError(f"{name}: a query token reads one list, which all heads share", "sparse_layer")
     if (batches.max_q_len > 1).any():
         raise GateError(
-            f"{name}: every query token of a sparse layer has a list and is a request of its own; plan requests of one "
+            f"{name}: every query token of a sparse layer has a list and counts as a request; plan requests of one "
             f"token instead of {int(batches.max_q_len.max())}",
             "q_len",
         )
@@ -607,23 +612,23 @@ def _listed(name: str, geo: Geometry, batches: Batches, kv: KvCache) -> KvCache:
 
 def _check(name: str, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: AiterMlaOptions) -> None:
     if not gpu.is_hip:
-        raise GateError(f"{name}: an AMD library; {gpu.label} is not an AMD device", "not_amd")
+        raise GateError(f"{name} runs on AMD devices only, and {gpu.label} is not one", "not_amd")
     if gpu.gfx not in (CDNA3, CDNA4):
-        raise GateError(f"{name}: gfx942 (CDNA3) or gfx950 (CDNA4), not {gpu.gfx or gpu.label}", "arch")
+        raise GateError(f"{name} runs on gfx942 (CDNA3) and gfx950 (CDNA4) only, not on {gpu.gfx or gpu.label}", "arch")
     if not geo.mla:
-        raise GateError(f"{name}: needs an MLA geometry (one latent per key that is both key and value)", "not_mla")
+        raise GateError(f"{name} needs an MLA geometry (one latent per key that is both key and value)", "not_mla")
     if geo.head_dim != HEAD_DIM or geo.v_dim != V_DIM or geo.kv_heads != 1:
         raise GateError(
-            f"{name}: one latent of {HEAD_DIM} with values of {V_DIM}, not {geo.kv_heads} of "
+            f"{name} takes one latent of {HEAD_DIM} elements with values of {V_DIM}, not {geo.kv_heads} of "
             f"{geo.head_dim}/{geo.v_dim}",
             "head_dim",
         )
     if geo.window is not None:
-        raise GateError(f"{name}: no sliding window", "window")
+        raise GateError(f"{name} has no sliding window", "window")
     if geo.q_heads % 8:
-        raise GateError(f"{name}: a multiple of 8 query heads, not {geo.q_heads}", "heads")
+        raise GateError(f"{name} takes a multiple of 8 query heads, not {geo.q_heads}", "heads")
     if kv.dtype not in ("bf16", "fp16", "fp8") or kv.query_dtype not in ("bf16", "fp16", "fp8"):
-        raise GateError(f"{name}: bf16, fp16 or fp8, not {kv.dtype} keys and {kv.query_dtype} queries", "dtype")
+        raise GateError(f"{name} takes bf16, fp16 or fp8, not {kv.dtype} keys and {kv.query_dtype} queries", "dtype")
     if kv.query_dtype == "fp8" and kv.dtype != "fp8":
         raise GateError(f"{name}: FP8 queries need FP8 keys, not {kv.dtype}", "dtype")
     if not (batches.q_lens == batches.max_q_len[:, None]).all():

@@ -22,7 +22,7 @@ CDNA3, CDNA4 = "gfx942", "gfx950"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlaStep:
-    """What the layout depends on."""
+    """The facts that the layout depends on."""
 
     gfx: str
     heads: int
@@ -156,7 +156,7 @@ class MlaStep:
         sizes = {8: 64, 16: 128, 24: 128, 32: 128, 48: 64, 64: 64, 128: 32, 256: 32, 384: 32, 512: 32}
         if self.heads * self.q_len not in sizes:
             raise GateError(
-                f"aiter-mla: FP8 without the persistent plan takes {', '.join(map(str, sizes))} query rows (heads x "
+                f"aiter-mla: without the persistent plan, FP8 takes {', '.join(map(str, sizes))} query rows (heads x "
                 f"query tokens), not {self.heads * self.q_len}",
                 "heads",
             )
@@ -172,7 +172,7 @@ class MlaStep:
         return next(n for n in REDUCE_GROUPS if min(wanted, REDUCE_GROUPS[-1]) <= n)
 
     def check_persistent(self) -> None:
-        """GateError where the metadata kernel or mla_decode_fwd refuses the heads."""
+        """Raises GateError where the metadata kernel or mla_decode_fwd refuses the heads."""
         heads, q = self.unit_heads, self.q_len
         known = (
             self.native
@@ -184,6 +184,7 @@ class MlaStep:
         if not known:
             raise GateError(
                 f"aiter-mla: the persistent plan takes 16 heads or a multiple of them, not {self.heads} with {q} query "
-                f"tokens on {self.gfx} (8 heads: 2 tokens in BF16 on gfx942, any in BF16 or 4 in FP8 on gfx950)",
+                f"tokens on {self.gfx} (it takes 8 heads with 2 tokens in BF16 on gfx942, and with any number in BF16 "
+                f"or 4 in FP8 on gfx950)",
                 "heads",
             )

@@ -25,7 +25,7 @@ CHUNK_STEPS = 8192  # steps dealt at a time: their state stays in the CPU's cach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealing:
-    """What is to be dealt: N steps of R classes of equal units."""
+    """The work that is to be dealt: N steps of R classes of equal units."""
 
     blocks: IntArray
     """Blocks of keys of a unit [N, R]."""
@@ -45,7 +45,7 @@ class Dealing:
     """What a unit costs beside its blocks: fixed_over_head_num_blocks."""
 
     def rows(self, which: Any) -> Dealing:
-        """The same of some of the steps."""
+        """The same for some of the steps."""
         return Dealing(
             blocks=self.blocks[which], pages=self.pages[which], counts=self.counts[which],
             payload=self.payload[which], parts=self.parts[which], tail=self.tail[which],
@@ -55,16 +55,16 @@ class Dealing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealt:
-    """What the walk finds."""
+    """The result of the walk."""
 
     most: IntArray
-    """Works of that unit of a class which has most [N, R]."""
+    """Works of the unit that has the most of its class [N, R]."""
     used_parts: IntArray
     """Parts with work [N]."""
     works: IntArray
     """Works of all units [N]."""
     split_works: IntArray
-    """Works that write a partial state: those of units with several works [N]."""
+    """Works that write a partial state, which are those of units with several works [N]."""
     cut_units: IntArray
     """Units with several works [N]."""
     marks: tuple[tuple[int, int, int], ...] = ()
@@ -87,12 +87,15 @@ class _MlaWalk:
     cut_units: IntArray
 
     def keep(self, which: Any) -> None:
-        """Forget the other steps."""
+        """Keep these steps and drop the others."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name)[which])
 
     def turn(self, given: Dealing, remain: IntArray) -> IntArray:
-        """Give every part what it can take of the current class; what remains where the class is used up, else 0."""
+        """Give every part what it can take of the current class.
+
+        Returns the payload that remains where the class is used up, and 0 elsewhere.
+        """
         here = (self.step, self.klass)
         blocks = given.blocks[here]
         cost = blocks + given.overhead

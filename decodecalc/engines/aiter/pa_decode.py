@@ -50,10 +50,12 @@ THREADS = 256  # four waves: Triton's default, no launch sets another
 class AiterPaDecodeOptions(EngineOptions):
     """What the caller of `pa_decode_gluon` decides."""
 
-    ps: bool = option(True, "bool", "take the persistent kernels, whose split count is small and fixed", "ps")
+    ps: bool = option(
+        True, "bool", "take the persistent kernels, whose split count is small and does not follow the lengths", "ps"
+    )
     """Whether the persistent kernels run; a launch of one partition takes them whatever is set."""
     max_context_partition_num: int | None = option(
-        None, "int?", "context partitions of the launch; by default what the library's own callers pass",
+        None, "int?", "context partitions of the launch; the default is the count that the library's own callers pass",
         "max_context_partition_num", low=1,
     )  # fmt: skip
     """The split count that the caller passes."""
@@ -101,7 +103,7 @@ class AiterPaDecode(Policy):
     )
 
     def combinations(self, options: AiterPaDecodeOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         types = ("bf16", "fp16", "fp8")
         return (
             Takes(
@@ -124,8 +126,11 @@ class AiterPaDecode(Policy):
         options: AiterPaDecodeOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError: not a CDNA3 or CDNA4 device, MLA, other element types, blocks or query rows
-        than the kernels take, requests that differ in query tokens."""
+        """Apply the rule to arrays.
+
+        Raises GateError for devices other than CDNA3 and CDNA4, for MLA, for element types, blocks or query rows that
+        the kernels do not take, and for requests that differ in query tokens.
+        """
         _check(self.name, geo, batches, kv, gpu)
         queries, lens = batches.max_q_len, batches.seq_lens
         per_block = cdiv(kv.page_size, PARTITION_KEYS)
@@ -220,14 +225,15 @@ class AiterPaDecode(Policy):
                     name="persistent",
                     passed=slices,
                     reason=lambda n: (
-                        f"ps {'on' if options.ps else 'off'}, {at(splits, n)} partitions, blocks of {kv.page_size} keys"
+                        f"ps is {'on' if options.ps else 'off'}; there are {at(splits, n)} partitions, and blocks have "
+                        f"{kv.page_size} keys"
                     ),
                 ),
                 GateArray(
                     name="split",
                     passed=~one_shot,
                     reason=lambda n: (
-                        f"{at(splits, n)} context partitions for {at(batches.batch, n)} requests x {geo.kv_heads} KV "
+                        f"{at(splits, n)} context partitions serve {at(batches.batch, n)} requests x {geo.kv_heads} KV "
                         f"heads on {gpu.sm_count} compute units ({at(recommended, n)} are recommended)"
                     ),
                 ),
@@ -235,8 +241,8 @@ class AiterPaDecode(Policy):
                     name="whole_blocks",
                     passed=~impossible,
                     reason=lambda n: (
-                        f"{at(splits, n)} partitions over blocks of {per_block} partitions each: the kernel divides "
-                        f"by {at(splits, n) // per_block} on the device"
+                        f"{at(splits, n)} partitions share blocks of {per_block} partitions each, and the kernel "
+                        f"divides by {at(splits, n) // per_block} on the device"
                     ),
                 ),
             ),
@@ -246,7 +252,7 @@ class AiterPaDecode(Policy):
 
 
 def recommended_splits(batch: Any, kv_heads: int, per_block: int, compute_units: int) -> Any:
-    """get_recommended_splits: blocks that fill the device twice over, in whole cache blocks, at most 8."""
+    """get_recommended_splits: the splits that fill the device twice, in whole cache blocks, at most 8."""
     wanted = cdiv(OCCUPANCY * compute_units, batch * kv_heads * per_block) * per_block
     return np.minimum(wanted, MOST_RECOMMENDED)
 
@@ -266,7 +272,7 @@ def _callers_splits(
 
 
 def _first_partition(lens: IntArray, window: int | None) -> IntArray:
-    """First partition that is read [N, R]. The kernels reckon the window from the last token, so that the first of
+    """First partition that is read [N, R]. The kernels count the window from the last token, so that the first of
     several query tokens does not see its oldest keys."""
     if window is None:
         return np.zeros_like(lens)
@@ -372,24 +378,28 @@ def _regular_ranges(
 
 def _check(name: str, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu) -> None:
     if not gpu.is_hip:
-        raise GateError(f"{name}: an AMD library; {gpu.label} is not an AMD device", "not_amd")
+        raise GateError(f"{name} runs on AMD devices only, and {gpu.label} is not one", "not_amd")
     if gpu.gfx not in ARCHITECTURES:
-        raise GateError(f"{name}: gfx942 (CDNA3) or gfx950 (CDNA4), not {gpu.gfx or gpu.label}", "arch")
+        raise GateError(f"{name} runs on gfx942 (CDNA3) and gfx950 (CDNA4) only, not on {gpu.gfx or gpu.label}", "arch")
     if geo.mla:
-        raise GateError(f"{name}: MLA runs in other kernels of aiter", "mla")
+        raise GateError(f"{name} does not serve MLA, which runs in other kernels of aiter", "mla")
     if geo.v_dim != geo.head_dim:
-        raise GateError(f"{name}: keys and values of one width, not {geo.head_dim} and {geo.v_dim}", "head_dim")
+        raise GateError(
+            f"{name} takes keys and values of the same width, not {geo.head_dim} and {geo.v_dim}", "head_dim"
+        )
     for what, dtype in (("keys", kv.dtype), ("queries", kv.query_dtype)):
         if dtype not in ("bf16", "fp16", "fp8"):
-            raise GateError(f"{name}: bf16, fp16 or fp8 {what}, not {dtype}", "dtype")
+            raise GateError(f"{name} takes bf16, fp16 or fp8 {what}, not {dtype}", "dtype")
     if kv.page_size not in BLOCK_SIZES:
-        raise GateError(f"{name}: blocks of 16, 64 or 1024 keys, not {kv.page_size}: start-up error", "page_size")
+        raise GateError(
+            f"{name} takes blocks of 16, 64 or 1024 keys, not {kv.page_size}; this is an error at start-up", "page_size"
+        )
     queries = int(batches.max_q_len.max())
     if queries > MAX_QUERY_LENGTH:
-        raise GateError(f"{name}: at most {MAX_QUERY_LENGTH} query tokens of a request, not {queries}", "q_len")
+        raise GateError(f"{name} takes at most {MAX_QUERY_LENGTH} query tokens per request, not {queries}", "q_len")
     if queries * geo.group > MAX_QUERY_ROWS:
         raise GateError(
-            f"{name}: at most {MAX_QUERY_ROWS} query rows of a KV head (query tokens x group), not "
+            f"{name} takes at most {MAX_QUERY_ROWS} query rows per KV head (query tokens x group), not "
             f"{queries * geo.group}",
             "group",
         )

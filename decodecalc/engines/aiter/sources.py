@@ -118,7 +118,7 @@ AITER = (
 _MLA = ("aiter/mla.py",)
 
 AITER_MLA = (
-    Check("what a split costs without a plan, in keys", _MLA, Text(r"\boverhead\s*=\s*([\d.]+)"),
+    Check("cost of a split without a plan, in keys", _MLA, Text(r"\boverhead\s*=\s*([\d.]+)"),
           lambda v: mla.SPLIT_OVERHEAD),
     Check("most splits without a plan", _MLA, Text(r"for i in range\(1, (\d+)\)"), lambda v: mla.MOST_SPLITS + 1),
     Check(

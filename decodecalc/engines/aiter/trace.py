@@ -33,7 +33,7 @@ def _unified(group: LaunchGroup, around: Surroundings) -> Vote | None:
             return Vote(strength=Strength.POSSIBLE, why=why, split=split)
         why = f"2D grid {grid} has KV heads first: aiter's order (vLLM's is query blocks first)"
         return Vote(strength=Strength.LIKELY, why=why, split=split)
-    why = "a kernel for each path on an AMD GPU: aiter, whose names vLLM up to 0.19 shares"
+    why = "an AMD GPU with a kernel for each path: this is aiter, whose names vLLM up to 0.19 shares"
     return Vote(strength=Strength.LIKELY, why=why, split=split)
 
 

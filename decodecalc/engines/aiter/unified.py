@@ -58,7 +58,11 @@ class AiterUnifiedOptions(EngineOptions):
     """max_seq_len: what the step is planned for when that is more than its longest request."""
 
     max_seq_len: int | None = option(
-        None, "int?", "keys the launch is sized for (a captured CUDA graph: max_model_len)", "max_seqlen_k", low=1
+        None,
+        "int?",
+        "keys that the launch is sized for (max_model_len in a captured CUDA graph)",
+        "max_seqlen_k",
+        low=1,
     )
 
 
@@ -89,7 +93,7 @@ class AiterUnified(Policy):
             "ROCm/aiter v0.1.16, v0.1.18, v0.1.19",
             ("0.1.16", "0.1.19"),
             AiterUnifiedRules(wide_heads=False),
-            "no configurations for head dims of 256 and more",
+            "there are no configurations for head dims of 256 and more",
         ),
         PolicyVersion(
             "0.1.15",
@@ -113,7 +117,7 @@ class AiterUnified(Policy):
     traits = Traits(server_names=("ROCM_AITER_UNIFIED_ATTN",), partition=Partition(rule=COUNT))
 
     def combinations(self, options: AiterUnifiedOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         return (Takes(devices=(AMD,), mla=False, cache_dtypes=("bf16", "fp16", "fp8"), note="not gfx1250"),)
 
     def launches(
@@ -125,12 +129,15 @@ class AiterUnified(Policy):
         options: AiterUnifiedOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError: not an AMD device, gfx1250, MLA, a cache type that the kernels do not take."""
+        """Apply the rule to arrays.
+
+        Raises GateError for devices that are not AMD's, gfx1250, MLA, and cache types that the kernels do not take.
+        """
         rdna = _is_rdna(gpu)
         if geo.mla:
-            raise GateError("aiter-unified: MLA runs in other kernels of aiter", "mla")
+            raise GateError("aiter-unified does not serve MLA, which runs in other kernels of aiter", "mla")
         if kv.dtype not in ("bf16", "fp16", "fp8"):
-            raise GateError(f"aiter-unified: bf16, fp16 or fp8 keys, not {kv.dtype}", "kv_dtype")
+            raise GateError(f"aiter-unified takes bf16, fp16 or fp8 keys, not {kv.dtype}", "kv_dtype")
         rules: AiterUnifiedRules = version.rules
         wide = rules.wide_heads and not rdna
         wave = 32 if rdna else 64
@@ -215,31 +222,35 @@ class AiterUnified(Policy):
             determinism="batch-dependent",
             detail=AiterUnifiedDetail(programs, target, block_m_used, block_q_used, launched),
             gates=(
-                GateArray("no_window", geo.window is None, lambda n: f"window {geo.window}: windows always take 2D"),
+                GateArray(
+                    "no_window",
+                    geo.window is None,
+                    lambda n: f"the window is {geo.window}; layers with a window always take the unsplit 2D kernel",
+                ),
                 GateArray(
                     "long_enough",
                     longest > MAX_UNSPLIT_KEYS,
-                    lambda n: f"longest request {at(longest, n)} keys, more than {MAX_UNSPLIT_KEYS} are split",
+                    lambda n: f"the longest request has {at(longest, n)} keys; splits begin above {MAX_UNSPLIT_KEYS}",
                 ),
                 GateArray(
                     "underfilled",
                     programs <= target,
                     lambda n: (
                         f"{at(blocks_3d, n)} query blocks x {geo.kv_heads} KV heads = {at(programs, n)} of "
-                        f"4 x {gpu.sm_count} = {target} blocks"
+                        f"4 x {gpu.sm_count} = {target} blocks that fill the device"
                     ),
                 ),
-                GateArray("split", ~unsplit, lambda n: f"{at(launched, n)} segments"),
+                GateArray("split", ~unsplit, lambda n: f"{at(launched, n)} segments are launched"),
             ),
         )
 
 
 def _is_rdna(gpu: Gpu) -> bool:
     if not gpu.is_hip:
-        raise GateError(f"aiter-unified: an AMD library; {gpu.label} is not an AMD device", "not_amd")
+        raise GateError(f"aiter-unified runs on AMD devices only, and {gpu.label} is not one", "not_amd")
     gfx = gpu.gfx or "gfx9"
     if gfx.startswith("gfx1250"):
-        raise GateError("aiter-unified: gfx1250 runs Gluon kernels that have no policy here", "gfx1250")
+        raise GateError("aiter-unified: gfx1250 runs Gluon kernels, for which there is no policy here", "gfx1250")
     return not gfx.startswith("gfx9")
 
 

@@ -79,7 +79,7 @@ class CutlassMlaOptions(EngineOptions):
     """The page table, and the split argument."""
 
     page_table_width: int | None = option(
-        None, "int?", "pages in a row of the page table; default: what the longest request needs", low=1
+        None, "int?", "pages in a row of the page table; as many as the longest request needs by default", low=1
     )
     num_kv_splits_arg: int = option(
         -1, "int", "split count; below 1 the kernel decides (vLLM only)", flag="FORCE_NUM_KV_SPLITS (vLLM)", low=-1
@@ -101,11 +101,11 @@ class CutlassMlaDetail:
     padded_heads: int
     """Query heads of the call."""
     persistent: bool
-    """A block takes one (request, split) after another; else each has its own."""
+    """Whether a block takes one (request, split) after another; otherwise each pair has a block of its own."""
     smem_bytes: int | None
     """Dynamic shared memory of a block; None where it was not recorded."""
     workspace_bytes: Any
-    """What the kernel's own function asks for [N]."""
+    """Bytes of workspace that the kernel's own function asks for [N]."""
     tiles_per_split: Any
     """Tiles of each request's first split [N, R]."""
 
@@ -121,7 +121,7 @@ _VLLM_CAPS = (
 
 
 class CutlassMla(Policy):
-    """Splits by the page table's width, two blocks each."""
+    """The split count follows the page table's width, and each split has two blocks."""
 
     name = "cutlass-mla"
     title = "CUTLASS MLA decode (SM100)"
@@ -140,7 +140,7 @@ class CutlassMla(Policy):
             "0.6.18.post1 and 0.7.2.post1",
             ("0.6.18", "0.7.4"),
             CutlassMlaRules(server="FlashInfer", caps=None, cluster_aware=True, forced=False),
-            "as many splits as there are tiles, if the clusters of one wave allow it",
+            "there are as many splits as tiles, if the clusters of one wave allow it",
         ),
         PolicyVersion(
             "vllm-0.11.0",
@@ -171,7 +171,7 @@ class CutlassMla(Policy):
     )
 
     def combinations(self, options: CutlassMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         return (
             Takes(
                 devices=("sm10x",),
@@ -198,7 +198,10 @@ class CutlassMla(Policy):
         options: CutlassMlaOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError: anything but plain MLA of 576/512 with one query token each on SM100."""
+        """Apply the rule to arrays.
+
+        Raises GateError for anything but plain MLA of 576/512 with one query token per request on SM100.
+        """
         rules: CutlassMlaRules = version.rules
         _check(geo, batches, kv, gpu, options, rules)
         keys = _table_keys(batches, kv, options)
@@ -280,30 +283,34 @@ def _check(
     geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: CutlassMlaOptions, rules: CutlassMlaRules
 ) -> None:
     if not geo.mla:
-        raise GateError("cutlass-mla: needs an MLA geometry (one latent per key that is both key and value)", "not_mla")
+        raise GateError("cutlass-mla needs an MLA geometry (one latent per key that is both key and value)", "not_mla")
     if geo.head_dim != LATENT or geo.v_dim != VALUE or geo.kv_heads != 1:
         raise GateError(
-            f"cutlass-mla: one latent of 576 with values of 512, not {geo.kv_heads} of {geo.head_dim}/{geo.v_dim}",
+            f"cutlass-mla takes one latent of 576 elements with values of 512, not {geo.kv_heads} of "
+            f"{geo.head_dim}/{geo.v_dim}",
             "head_dim",
         )
     if geo.q_heads > HEADS:
-        raise GateError(f"cutlass-mla: at most {HEADS} query heads, not {geo.q_heads}", "heads")
+        raise GateError(f"cutlass-mla takes at most {HEADS} query heads, not {geo.q_heads}", "heads")
     if geo.window is not None or geo.softcap or geo.sinks:
-        raise GateError("cutlass-mla: no sliding window, no logit cap and no sinks", "window_softcap_or_sinks")
+        raise GateError("cutlass-mla has no sliding window, no logit cap and no sinks", "window_softcap_or_sinks")
     if gpu.is_hip or not gpu.is_sm_family(100):
-        raise GateError(f"cutlass-mla: runs on compute capability 10.x only, not {gpu.label}", "not_sm100")
+        raise GateError(
+            f"cutlass-mla runs on compute capability 10.x only, which {gpu.label} does not have", "not_sm100"
+        )
     if kv.dtype not in ("bf16", "fp16", "fp8") or kv.query_dtype != kv.dtype:
         raise GateError(
-            f"cutlass-mla: bf16, fp16 or fp8 with keys and queries alike, not {kv.dtype} keys and {kv.query_dtype} "
-            f"queries",
+            f"cutlass-mla takes bf16, fp16 or fp8, the same for keys and queries, not {kv.dtype} keys and "
+            f"{kv.query_dtype} queries",
             "dtype",
         )
     if TILE_KEYS % kv.page_size:
         raise GateError(
-            f"cutlass-mla: the page size must divide {TILE_KEYS}, not {kv.page_size}: start-up error", "page_size"
+            f"cutlass-mla: the page size must divide {TILE_KEYS}, not {kv.page_size}; this is an error at start-up",
+            "page_size",
         )
     if (batches.q_lens != 1).any():
-        raise GateError("cutlass-mla: one query token for each request", "q_len")
+        raise GateError("cutlass-mla takes one query token per request", "q_len")
     if options.num_kv_splits_arg >= 1 and not rules.forced:
         raise InputError(f"cutlass-mla: {rules.server} offers no split count (num_kv_splits_arg is vLLM's)")
 
@@ -340,20 +347,21 @@ def _gates(
             return f"num_kv_splits = {given} is taken as it is"
         return (
             f"a page table of {at(d.max_seq_len, n)} keys allows {at(d.cap, n)} splits, {gpu.sm_count} SMs for "
-            f"{at(batches.batch, n)} requests allow {at(wanted, n)}: {at(d.splits, n)}"
+            f"{at(batches.batch, n)} requests allow {at(wanted, n)}, and the kernel takes {at(d.splits, n)}"
         )
 
     def why_fits(n: int) -> str:
         return (
-            f"{at(d.workspace_bytes, n)} bytes needed, {WORKSPACE_BYTES} allocated at start-up (what the backend asks "
-            f"for later is sized by the queries, not by the keys)"
+            f"the kernel needs {at(d.workspace_bytes, n)} bytes of workspace, and {WORKSPACE_BYTES} are "
+            f"allocated at start-up (the backend's later requests for memory follow the queries, not the keys)"
         )
 
     split = GateArray("split", d.splits > 1, why_split)
     persistent = GateArray(
         "persistent",
         d.persistent,
-        lambda n: f"{at(d.splits, n) * at(batches.batch, n)} pieces of work over clusters of {CLUSTER} blocks",
+        lambda n: f"{at(d.splits, n) * at(batches.batch, n)} pieces of work are shared out to clusters of "
+        f"{CLUSTER} blocks",
     )
     if rules.server != "vLLM":
         return split, persistent

@@ -114,7 +114,7 @@ class FlashMla(Policy):
     traits = Traits(server_names=("FLASHMLA", "flashmla"), partition=Partition(rule=IRREGULAR))
 
     def combinations(self, options: Any, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         return (
             Takes(
                 devices=("sm90",),
@@ -131,7 +131,7 @@ class FlashMla(Policy):
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
     ) -> Launches:
-        """The walk on arrays. GateError: anything but dense MLA of 576/512 in pages of 64 on SM90."""
+        """Apply the walk to arrays. Raises GateError for anything but dense MLA of 576/512 in pages of 64 on SM90."""
         _check(geo, batches, kv, gpu)
         rules: FlashMlaRules = version.rules
         rows = batches.max_q_len * geo.group
@@ -191,27 +191,30 @@ class FlashMla(Policy):
                     "split",
                     is_split,
                     lambda n: (
-                        f"{at(total, n)} blocks, {OVERHEAD_BLOCKS} of each request included, over {at(parts, n)} SM "
-                        f"parts: a payload of {at(payload, n)} fills {at(pieces.used_parts, n)} parts"
+                        f"{at(total, n)} blocks ({OVERHEAD_BLOCKS} of them added for each request) go to "
+                        f"{at(parts, n)} SM "
+                        f"parts; a payload of {at(payload, n)} blocks fills {at(pieces.used_parts, n)} of them"
                     ),
                 ),
                 GateArray(
                     "combine_supported",
                     parts <= MAX_COMBINE_PARTS,
-                    lambda n: f"{at(parts, n)} SM parts; the combine kernel aborts above {MAX_COMBINE_PARTS}",
+                    lambda n: f"there are {at(parts, n)} SM parts, and the combine kernel aborts above "
+                    f"{MAX_COMBINE_PARTS}",
                 ),
                 GateArray(
                     "metadata_fits",
                     True if gpu.max_smem_bytes_per_block is None else smem <= gpu.max_smem_bytes_per_block,
                     lambda n: (
-                        f"{at(smem, n)} bytes of shared memory for {at(batches.batch, n)} requests, "
+                        f"{at(batches.batch, n)} requests need {at(smem, n)} bytes of shared memory, and "
                         f"{gpu.max_smem_bytes_per_block or 'an unknown number'} fit"
                     ),
                 ),
                 GateArray(
                     "scheduler_metadata",
                     True,
-                    lambda n: "valid for these lengths only: a step with others needs its own (vLLM #21691, #36611)",
+                    lambda n: "the schedule is valid for these lengths only, and a step with others needs its "
+                    "own (vLLM #21691, #36611)",
                 ),
             ),
             key_ranges=found.key_ranges,
@@ -221,22 +224,27 @@ class FlashMla(Policy):
 
 def _check(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu) -> None:
     if not geo.mla:
-        raise GateError("flashmla: needs an MLA geometry (one latent per key that is both key and value)", "not_mla")
+        raise GateError("flashmla needs an MLA geometry (one latent per key that is both key and value)", "not_mla")
     if geo.head_dim not in (576, 512) or geo.v_dim != V_DIM:
         raise GateError(
-            f"flashmla: latents of 576 or 512 with values of 512, not {geo.head_dim}/{geo.v_dim}", "head_dim"
+            f"flashmla takes latents of 576 or 512 elements with values of 512, not {geo.head_dim}/{geo.v_dim}",
+            "head_dim",
         )
     if geo.window is not None:
         raise GateError("flashmla: dense decode has no sliding window", "window")
     if kv.page_size != BLOCK_KEYS:
-        raise GateError(f"flashmla: pages must hold {BLOCK_KEYS} keys, not {kv.page_size}: start-up error", "page_size")
+        raise GateError(
+            f"flashmla: pages must hold {BLOCK_KEYS} keys, not {kv.page_size}; this is an error at start-up",
+            "page_size",
+        )
     if kv.dtype not in ("bf16", "fp16") or kv.query_dtype != kv.dtype:
         raise GateError(
-            f"flashmla: bf16 or fp16 with keys and queries alike, not {kv.dtype} keys and {kv.query_dtype} queries",
+            f"flashmla takes bf16 or fp16, the same for keys and queries, not {kv.dtype} keys and "
+            f"{kv.query_dtype} queries",
             "dtype",
         )
     if gpu.is_hip or not gpu.is_sm(90):
-        raise GateError(f"flashmla: dense decode runs on SM90 (Hopper) only, not {gpu.label}", "not_sm90")
+        raise GateError(f"flashmla: dense decode runs on SM90 (Hopper) only, not on {gpu.label}", "not_sm90")
     if not (batches.q_lens == batches.max_q_len[:, None]).all():
         raise GateError("flashmla: every request needs the same number of query tokens", "ragged_q_len")
 

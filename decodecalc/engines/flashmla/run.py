@@ -14,8 +14,8 @@ DENSE = "2026-04-29"
 
 
 def prepare(step: OwnStep) -> Prepared:
-    """`flash_mla_with_kvcache` on a dense bf16 cache. Its first call of a step launches the scheduler and keeps what it
-    made for the step's other layers."""
+    """`flash_mla_with_kvcache` on a dense bf16 cache. Its first call of a step launches the scheduler and keeps the
+    schedule for the step's other layers."""
     from vllm.third_party.flashmla.flash_mla_interface import FlashMLASchedMeta, flash_mla_with_kvcache
 
     geo, batch, inputs = step.geometry, step.batch, step.inputs
@@ -23,7 +23,7 @@ def prepare(step: OwnStep) -> Prepared:
         raise CannotRunError("FlashMLA takes the same number of query tokens from every request")
     q_len = batch.max_q_len
     queries = inputs.q.view(batch.size, q_len, geo.q_heads, geo.head_dim)
-    # The library takes an output of the caller's for one query token only.
+    # The library writes to an output tensor of the caller's for one query token only.
     mine = step.out.view(batch.size, q_len, geo.q_heads, geo.v_dim)
     kept: dict[str, Any] = {}
 

@@ -25,13 +25,13 @@ class TileSchedule:
     parts: IntArray
     """SM parts of each step [N]."""
     payload: IntArray
-    """Blocks that a part takes at most, what starting its requests costs included [N]."""
+    """Blocks that a part takes at most, with the cost of starting its requests included [N]."""
     total: IntArray
-    """Blocks of all requests with what starting each of them costs [N]."""
+    """Blocks of all requests, with the cost of starting each of them included [N]."""
     pieces: Pieces
     """Splits of each class, used parts and split requests."""
     sm_parts: tuple[SmPart, ...] | None
-    """What each part with work serves; only for an array of one step."""
+    """The requests and blocks that each part with work serves; only for an array of one step."""
     blocks: IntArray
     """Blocks of one request of each class, as the walk counts them [N, R]."""
     walked: IntArray
@@ -45,7 +45,7 @@ class TileSchedule:
 
     @property
     def requested(self) -> IntArray:
-        """Partial results of that request of a class which has most of them, at least 1 [N, R]."""
+        """Partial results of the request that has the most of its class, at least 1 [N, R]."""
         return self.pieces.most
 
     @property
@@ -55,7 +55,7 @@ class TileSchedule:
 
     @property
     def live(self) -> IntArray:
-        """Splits with keys of that request of a class which has most of them [N, R]."""
+        """Splits with keys of the request that has the most of its class [N, R]."""
         return np.where(self.keys > 0, self.pieces.most, 0)
 
     @property
@@ -66,11 +66,11 @@ class TileSchedule:
 
     @property
     def partial_splits(self) -> IntArray:
-        """Splits that write a partial state: all of them where a request is cut, none elsewhere [N, R]."""
+        """Splits that write a partial state: all splits of a request that is cut, and none of any other [N, R]."""
         return np.where((self.keys > 0) & (self.pieces.most > 1), self.pieces.most, 0)
 
     def parts_of(self, n: int) -> tuple[SmPart, ...]:
-        """What each part with work serves in step n."""
+        """The requests and blocks that each part with work serves in step n."""
         if self.sm_parts is not None:
             return self.sm_parts
         payload, parts = at(self.payload, n), at(self.parts, n)
@@ -110,10 +110,10 @@ def schedule(
     empty_blocks: int = 1,
     empty_keys: int = 0,
 ) -> TileSchedule:
-    """Deal every step. keys, counts [N, R]: keys and number of each class's requests; parts [N].
+    """Deal every step. `keys` and `counts` [N, R] are the keys of a class's requests and their number; `parts` is [N].
 
-    least_payload: lower bound of the payload. empty_blocks: blocks that a request without keys counts for; empty_keys:
-    the keys that the walk sees in its place.
+    `least_payload` is the lower bound of the payload. A request without keys counts for `empty_blocks` blocks, and the
+    walk sees `empty_keys` keys in its place.
     """
     blocks = np.where(keys > 0, cdiv(keys, BLOCK_KEYS), empty_blocks)
     walked = np.where(keys > 0, keys, empty_keys)
@@ -140,7 +140,7 @@ def schedule(
 
 
 def _deal_unique(blocks: IntArray, counts: IntArray, payload: IntArray, parts: IntArray, overhead: int) -> Pieces:
-    """`deal` on the distinct steps of a sweep: contexts of the same number of blocks are one."""
+    """Run `deal` on the distinct steps of a sweep only; contexts of the same number of blocks count as equal."""
     if len(blocks) == 1 or blocks.shape[1] > 1:
         return deal(blocks, counts, payload, parts, overhead)
     keys = (blocks[:, 0] * (counts.max() + 1) + counts[:, 0]) * (parts.max() + 1) + parts

@@ -28,7 +28,7 @@ FLASHMLA = (
         lambda r: r.combine_axes != "packed",
     ),
     Check(
-        "blocks that a request costs on top", _DENSE,
+        "blocks that a request costs beside its own", _DENSE,
         Text(r"GetDecodeSchedMetaParams \w+\s*=\s*\{[^}]*?seqlen_q_ori,\s*\d+\s*,\s*(\d+)\s*,"),
         lambda v: OVERHEAD_BLOCKS, lambda r: r.combine_axes != "packed",
     ),

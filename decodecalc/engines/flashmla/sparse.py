@@ -55,24 +55,33 @@ class FlashMlaSparseOptions(EngineOptions):
     """The index lists of the step, and how the entry point is called."""
 
     path: str = option(
-        SPARSE, "str", "sparse_fp8: gathered keys; dense_fp8: vLLM's dense fp8 decode", choices=(SPARSE, DENSE)
+        SPARSE, "str", "sparse_fp8 reads gathered keys; dense_fp8 is vLLM's dense fp8 decode", choices=(SPARSE, DENSE)
     )
     topk: int | None = option(
-        None, "int?", "width of the index list; default: every request's keys are its list", flag="index_topk", low=1
+        None,
+        "int?",
+        "width of the index list; by default the list holds every key of a request",
+        flag="index_topk",
+        low=1,
     )
     topk_lengths: tuple[int, ...] | None = option(
-        None, "ints?", "keys in each request's list, for one step; default: topk", flag="topk_length"
+        None, "ints?", "keys in each request's list, for one step; topk by default", flag="topk_length"
     )
-    extra_topk: int = option(0, "int", "width of the second index list; 0: there is none")
+    extra_topk: int = option(0, "int", "width of the second index list; 0 means that there is none")
     extra_topk_lengths: tuple[int, ...] | None = option(
-        None, "ints?", "keys in each request's second list, for one step; default: extra_topk", flag="extra_topk_length"
+        None,
+        "ints?",
+        "keys in each request's second list, for one step; extra_topk by default",
+        flag="extra_topk_length",
     )
-    pad_heads: bool = option(True, "bool", "vLLM pads the heads to 64 or 128; off: the call must have such heads")
+    pad_heads: bool = option(
+        True, "bool", "vLLM pads the heads to 64 or 128; when off, the call must have 64 or 128 heads"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One of the decode implementations and what it plans with."""
+    """One of the decode implementations, with the constants of its plan."""
 
     name: str
     """The implementation, by architecture and heads."""
@@ -128,7 +137,7 @@ class FlashMlaSparseDetail:
     accum_bytes: Any
     """Bytes of the partial outputs and their log-sum-exps [N]."""
     sm_parts: tuple[SmPart, ...] | None
-    """What each part with work serves; a single plan only."""
+    """The requests and blocks that each part with work serves, of a single plan only."""
 
     @property
     def num_splits(self) -> tuple[int, ...]:
@@ -148,7 +157,7 @@ class FlashMlaSparse(Policy):
             "deepseek-ai/FlashMLA@9241ae3 csrc/api/sparse_decode.h, get_decoding_sched_meta.cu; dense fp8: "
             "vllm-project/FlashMLA@46d64a8 csrc/extension/sm90/dense_fp8",
             ("2026-04-29", "2026-04-29"),
-            note="vLLM 0.33 bundles a later build of its fork, of which only the binary could be had",
+            note="vLLM 0.33 bundles a later build of its fork, of which only the binary is available",
         ),
     )
     options_type = FlashMlaSparseOptions
@@ -166,7 +175,7 @@ class FlashMlaSparse(Policy):
     )
 
     def combinations(self, options: FlashMlaSparseOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         gathered = Takes(
             devices=("sm90", "sm10x"),
             mla=True,
@@ -197,10 +206,13 @@ class FlashMlaSparse(Policy):
         options: FlashMlaSparseOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The walk on arrays. GateError: what the entry point refuses; InputError: lists that do not fit the batch."""
+        """Apply the walk to arrays.
+
+        Raises GateError for what the entry point refuses, and InputError for lists that do not fit the batch.
+        """
         if not geo.mla or geo.v_dim != V_DIM or geo.head_dim not in ROW_BYTES:
             raise GateError(
-                f"flashmla-sparse: MLA latents of 576 or 512 with values of 512 only, not {geo.kind} "
+                f"flashmla-sparse takes MLA latents of 576 or 512 elements with values of 512 only, not {geo.kind} "
                 f"{geo.head_dim}/{geo.v_dim}",
                 "not_mla" if not geo.mla else "head_dim",
             )
@@ -310,7 +322,8 @@ def _dense(geo: Geometry, batches: Batches, gpu: Gpu) -> Launches:
     fits = GateArray(
         "metadata_fits",
         batches.batch < DENSE_MAX_BATCH,
-        lambda n: f"{at(batches.batch, n)} requests; the metadata kernel holds fewer than {DENSE_MAX_BATCH}",
+        lambda n: f"there are {at(batches.batch, n)} requests, and the metadata kernel holds fewer than "
+        f"{DENSE_MAX_BATCH}",
     )
     columns = (m_blocks * geo.kv_heads)[:, None]
     return _planned(geo, batches, found, kernel, kernels, columns, fits, (), geo.head_dim)
@@ -355,14 +368,14 @@ def _planned(
             "split",
             found.is_split,
             lambda n: (
-                f"{at(found.total, n)} blocks, {kernel.overhead} of each request included, over {at(parts, n)} SM "
-                f"parts: a payload of {at(payload, n)} fills {at(used, n)} parts"
+                f"{at(found.total, n)} blocks ({kernel.overhead} of them added for each request) go to "
+                f"{at(parts, n)} SM parts; a payload of {at(payload, n)} blocks fills {at(used, n)} of them"
             ),
         ),
         GateArray(
             "combine_supported",
             parts <= MAX_COMBINE_PARTS,
-            lambda n: f"{at(parts, n)} SM parts; the combine kernel aborts above {MAX_COMBINE_PARTS}",
+            lambda n: f"there are {at(parts, n)} SM parts, and the combine kernel aborts above {MAX_COMBINE_PARTS}",
         ),
         fits,
         *more_gates,
@@ -417,25 +430,27 @@ def _lengths(batches: Batches, name: str, given: tuple[int, ...] | None) -> IntA
         return None
     requests = batches.seq_lens.shape[1]
     if batches.n > 1 or (batches.counts != 1).any() or len(given) != requests:
-        raise InputError(f"{name} gives {len(given)} lengths: it needs one for each request of one step ({requests})")
+        raise InputError(
+            f"{name} gives {len(given)} lengths, and it needs one for each request of one step ({requests})"
+        )
     return np.array([given], dtype=np.int64)
 
 
 def _kernel_of(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashMlaSparseOptions) -> Kernel:
-    """The implementation that the entry point picks; GateError where it raises."""
+    """The implementation that the entry point chooses. Raises GateError where the entry point raises."""
     if geo.kv_heads != 1:
-        raise GateError(f"flashmla-sparse: one latent per key only, not {geo.kv_heads} KV heads", "kv_heads")
+        raise GateError(f"flashmla-sparse takes one latent per key only, not {geo.kv_heads} KV heads", "kv_heads")
     if kv.dtype != "fp8" or kv.query_dtype != "bf16":
         raise GateError(
-            f"flashmla-sparse: the cache is fp8 and the queries are bf16, not {kv.dtype} and {kv.query_dtype}", "dtype"
+            f"flashmla-sparse takes an fp8 cache and bf16 queries, not {kv.dtype} and {kv.query_dtype}", "dtype"
         )
     padded = 64 if geo.q_heads <= 64 else 128
     heads = max(padded, geo.q_heads) if options.pad_heads else geo.q_heads
     if heads not in (64, 128):
-        raise GateError(f"flashmla-sparse: 64 or 128 query heads (padding included), not {heads}", "heads")
+        raise GateError(f"flashmla-sparse takes 64 or 128 query heads (padding included), not {heads}", "heads")
     sm100 = not gpu.is_hip and gpu.is_sm_family(100)
     if gpu.is_hip or not (gpu.is_sm(90) or sm100):
-        raise GateError(f"flashmla-sparse: runs on SM90 and SM100 only, not {gpu.label}", "arch")
+        raise GateError(f"flashmla-sparse runs on SM90 and SM100 only, not on {gpu.label}", "arch")
     for name, width in (("topk", options.topk), ("extra_topk", options.extra_topk)):
         if width and width % BLOCK_KEYS:
             raise GateError(f"flashmla-sparse: {name} must be a multiple of 64, not {width}", "topk_not_multiple_of_64")
@@ -456,7 +471,7 @@ def _kernel_of(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashMlaSparseOpti
 
 def _check_dense(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashMlaSparseOptions) -> None:
     if gpu.is_hip or not gpu.is_sm(90):
-        raise GateError(f"flashmla-sparse: dense fp8 runs on SM90 (Hopper) only, not {gpu.label}", "arch")
+        raise GateError(f"flashmla-sparse: dense fp8 runs on SM90 (Hopper) only, not on {gpu.label}", "arch")
     if kv.dtype != "fp8" or kv.query_dtype != "fp8":
         raise GateError(
             f"flashmla-sparse: dense fp8 takes fp8 keys and queries, not {kv.dtype} and {kv.query_dtype}", "dtype"
@@ -465,7 +480,8 @@ def _check_dense(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashMlaSparseOp
         raise GateError(f"flashmla-sparse: dense fp8 takes latents of 576, not {geo.head_dim}", "head_dim")
     if kv.page_size != BLOCK_KEYS:
         raise GateError(
-            f"flashmla-sparse: dense fp8 takes pages of {BLOCK_KEYS} keys, not {kv.page_size}: start-up error",
+            f"flashmla-sparse: dense fp8 takes pages of {BLOCK_KEYS} keys, not {kv.page_size}; this is an error "
+            f"at start-up",
             "page_size",
         )
     if options.topk is not None or options.topk_lengths is not None or options.extra_topk:
@@ -479,7 +495,7 @@ def _metadata_gate(gpu: Gpu, batches: Batches) -> GateArray:
         "metadata_fits",
         True if most is None else smem <= most,
         lambda n: (
-            f"{at(smem, n)} bytes of shared memory for {at(batches.batch, n)} requests, "
+            f"{at(batches.batch, n)} requests need {at(smem, n)} bytes of shared memory, and "
             f"{most or 'an unknown number'} fit"
         ),
     )

@@ -85,25 +85,27 @@ class FlexRules:
 class FlexDecodingOptions(EngineOptions):
     """How flex_attention is called."""
 
-    kv_len: int | None = option(None, "int?", "KV_LEN, capacity of the dense K and V; default: longest request", low=1)
+    kv_len: int | None = option(
+        None, "int?", "KV_LEN, the capacity of the dense K and V; the longest request by default", low=1
+    )
     block_mask: bool = option(True, "bool", "a BlockMask holds each request's length and window", flag="block_mask")
-    sparse_block_size: int = option(128, "int", "keys of a BlockMask block", flag="BLOCK_SIZE", low=16)
+    sparse_block_size: int = option(128, "int", "keys of a block of the BlockMask", flag="BLOCK_SIZE", low=16)
     has_full_blocks: bool = option(
         True,
         "bool",
-        "the mask separates full blocks (create_block_mask's default): pieces are cut from KV_LEN; off: from the "
-        "request's own blocks",
+        "the mask separates full blocks (create_block_mask's default), and pieces are cut from KV_LEN; when off, "
+        "from the request's own blocks",
         flag="separate_full_blocks",
     )
     split_kv: int | None = option(
         None,
         "int?",
-        "split count; default: twice the SMs per (request, KV head)",
+        "split count; by default twice the SMs per (request, KV head)",
         flag="kernel_options SPLIT_KV",
         low=1,
     )
     block_n: int | None = option(
-        None, "int?", "keys of a tile; default: the config's", flag="kernel_options BLOCK_N", low=16
+        None, "int?", "keys of a tile; those of the configuration by default", flag="kernel_options BLOCK_N", low=16
     )
     force_flex_attention: bool = option(
         False,
@@ -216,7 +218,7 @@ class FlexDecoding(Policy):
     )
 
     def combinations(self, options: FlexDecodingOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         rules: FlexRules = version.rules
         any_group = rules.odd_groups_fall_back or options.force_flex_attention
         groups = Numbers() if any_group else Numbers(powers_of_2=True)
@@ -231,7 +233,7 @@ class FlexDecoding(Policy):
         options: FlexDecodingOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays."""
+        """Apply the rule to arrays."""
         if kv.dtype not in ("bf16", "fp16"):
             raise GateError(f"flex-decoding is modelled for bf16 and fp16 K and V, not {kv.dtype}", code="dtype")
         rules: FlexRules = version.rules
@@ -353,14 +355,16 @@ class FlexDecoding(Policy):
         kv_len = longest if options.kv_len is None else np.full_like(longest, options.kv_len)
         if (kv_len < longest).any():
             raise InputError(
-                f"kv_len ({options.kv_len}) is less than the longest request ({int(longest.max())} keys): the cache "
-                f"must hold every request"
+                f"kv_len ({options.kv_len}) is less than the longest request ({int(longest.max())} keys), but "
+                f"the cache must hold every request"
             )
         if not options.block_mask:
             if geo.window:
                 raise InputError("flex-decoding: a window needs a BlockMask (block_mask)")
             if (batches.seq_lens != kv_len[:, None]).any():
-                raise InputError("flex-decoding: without a BlockMask every request has KV_LEN keys: give equal lengths")
+                raise InputError(
+                    "flex-decoding: without a BlockMask every request has KV_LEN keys, so give equal lengths"
+                )
         return kv_len
 
     @staticmethod
@@ -370,8 +374,8 @@ class FlexDecoding(Policy):
             return
         if (block % rows[use_decode]).any() or block % block_n:
             raise GateError(
-                f"flex-decoding: no config fits: mask blocks of {block} must be multiples of BLOCK_M (query tokens x "
-                f"group, up to {int(rows[use_decode].max())}) and of BLOCK_N ({block_n})",
+                f"flex-decoding: no configuration fits, because mask blocks of {block} must be multiples of "
+                f"BLOCK_M (query tokens x group, up to {int(rows[use_decode].max())}) and of BLOCK_N ({block_n})",
                 code="mask_block_size",
             )
 
@@ -391,33 +395,40 @@ def _gates(
 ) -> tuple[GateArray, ...]:
     def why_decode(n: int) -> str:
         if at(d.use_decode, n):
-            return f"{at(batches.max_q_len, n)} query tokens (below 128), group {geo.group} (a power of two)"
+            return (
+                f"there are {at(batches.max_q_len, n)} query tokens (below 128), and the group of {geo.group} "
+                f"is a power of two"
+            )
         if options.force_flex_attention:
-            return "FORCE_USE_FLEX_ATTENTION: the unsplit kernel"
+            return "FORCE_USE_FLEX_ATTENTION is set, so the unsplit kernel runs"
         tokens = at(batches.max_q_len, n)
-        said = f"{tokens} query tokens" if tokens > MOST_QUERY_TOKENS else f"group {geo.group} is no power of two"
-        return f"{said}: the unsplit kernel, K and V read {at(d.kv_reads_per_key, n)} times"
+        said = (
+            f"there are {tokens} query tokens"
+            if tokens > MOST_QUERY_TOKENS
+            else f"group {geo.group} is no power of two"
+        )
+        return f"{said}, so the unsplit kernel runs and reads K and V {at(d.kv_reads_per_key, n)} times"
 
     def why_split(n: int) -> str:
         if not at(d.use_decode, n):
-            return "the unsplit kernel"
+            return "the unsplit kernel runs"
         if options.split_kv is not None:
-            return f"SPLIT_KV = {options.split_kv} given"
+            return f"SPLIT_KV = {options.split_kv} is given"
         pairs = at(batches.batch, n) * geo.kv_heads
-        return f"{d.counted_sms} SMs over {pairs} (request, KV head) pairs: {at(d.SPLIT_KV, n)}"
+        return f"{d.counted_sms} SMs for {pairs} (request, KV head) pairs give {at(d.SPLIT_KV, n)} splits"
 
     def why_live(n: int) -> str:
         most, splits = int(live[n].max()), at(d.SPLIT_KV, n)
         if not options.block_mask and most < splits:
-            return f"no BlockMask: pieces are cut from 2^30 keys, {most} of {splits} splits have keys"
+            return f"there is no BlockMask, so pieces are cut from 2^30 keys and {most} of {splits} splits have keys"
         cut = "KV_LEN" if options.has_full_blocks else "each request's blocks"
-        return f"pieces of {int(d.TILE_KV[n].max())} keys, cut from {cut}: {most} of {splits} splits have keys"
+        return f"pieces of {int(d.TILE_KV[n].max())} keys are cut from {cut}, and {most} of {splits} splits have keys"
 
     def why_invariant(n: int) -> str:
         if not at(d.use_decode, n):
-            return "one split whatever the batch"
+            return "there is one split whatever the batch"
         if options.split_kv is not None:
-            return f"SPLIT_KV = {options.split_kv}: a fixed count, but pieces grow with KV_LEN"
+            return f"SPLIT_KV = {options.split_kv} is a fixed count, but pieces grow with KV_LEN"
         return "SPLIT_KV is compiled from the batch; kernel_options={'SPLIT_KV': n} fixes the count"
 
     return (
@@ -428,7 +439,7 @@ def _gates(
         GateArray(
             "merge_grid_known",
             ~d.use_decode,
-            lambda n: "the merge is a reduction that inductor generates: its grid is not fixed by the source",
+            lambda n: "inductor generates the merge as a reduction, and the source does not fix its grid",
         ),
     )
 

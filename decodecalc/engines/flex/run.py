@@ -18,9 +18,9 @@ def prepare(step: OwnStep) -> Prepared:
 
     geo, batch, inputs, options = step.geometry, step.batch, step.inputs, step.options
     if not options.block_mask:
-        raise CannotRunError("without a BlockMask the requests would all have the capacity's length")
+        raise CannotRunError("without a BlockMask all requests would have as many keys as the capacity")
     if len(set(batch.q_lens)) > 1 or geo.mla or geo.sinks or geo.softcap:
-        raise CannotRunError("the runner has GQA with one number of query tokens, without sinks and softcap, only")
+        raise CannotRunError("the runner supports only GQA with one number of query tokens, without sinks and soft cap")
     capacity, q_len = options.kv_len or batch.max_seq_len, batch.max_q_len
     lens = inputs.seq_lens
     dense = [tuple(dense_cache(inputs, cache, capacity) for cache in inputs.cache(i)) for i in range(inputs.layers)]
@@ -36,7 +36,7 @@ def prepare(step: OwnStep) -> Prepared:
         _compile=False,
     )  # fmt: skip
     if not options.has_full_blocks:
-        raise CannotRunError("the runner has masks with full blocks only")
+        raise CannotRunError("the runner supports only masks with full blocks")
     asked: dict[str, Any] = {
         name: value
         for name, value in (("SPLIT_KV", options.split_kv), ("BLOCK_N", options.block_n))

@@ -45,10 +45,13 @@ QUANT_BITS = {"bf16": 0, "fp16": 0, "int8": 8, "int4": 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurbomindOptions(EngineOptions):
-    """What the engine asks the driver or its configuration for."""
+    """Quantities that the engine takes from the driver or from its configuration."""
 
     max_active_ctas: int | None = option(
-        None, "int?", "blocks of the decode kernel that fit an SM; the engine asks the driver, 2 is assumed here", low=1
+        None,
+        "int?",
+        "blocks of the decode kernel that fit an SM; the engine asks the driver, and 2 is assumed here",
+        low=1,
     )
     cp_size: int = option(1, "int", "ranks that share a request's keys (context parallelism)", flag="--cp", low=1)
 
@@ -68,7 +71,7 @@ class TurbomindDetail:
     max_split_k: Any
     """Splits that the workspace has room for [N]."""
     max_active_ctas: Any
-    """Blocks per SM that the choice reckons with."""
+    """Blocks per SM that the choice of the split count assumes."""
     split_count: Any
     """Splits launched [N]."""
 
@@ -94,7 +97,7 @@ def split_count(most: IntArray, blocks: IntArray, active_ctas: int, sm_count: in
 
 
 class Turbomind(Policy):
-    """Splits by waves; a reduction in steps of 32."""
+    """The split count follows the waves, and a reduction combines 32 splits at a time."""
 
     name = "turbomind"
     title = "LMDeploy TurboMind decode attention"
@@ -112,7 +115,7 @@ class Turbomind(Policy):
     )
 
     def combinations(self, options: TurbomindOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         return tuple(_combinations())
 
     def launches(
@@ -124,7 +127,9 @@ class Turbomind(Policy):
         options: TurbomindOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError: no registered kernel, several query tokens, a page that cuts tiles.
+        """Apply the rule to arrays.
+
+        Raises GateError where no kernel is registered, for several query tokens, and for a page that cuts tiles.
 
         With context parallelism everything is one rank's view: keys are numbered within the rank's share, and every
         request leaves partial states for the exchange between the ranks.
@@ -142,7 +147,7 @@ class Turbomind(Policy):
         most = np.minimum(room, cdiv(longest, tile))
         splits = split_count(np.maximum(most, 1), columns * batch, active, gpu.sm_count)
 
-        keys = cdiv(batches.seq_lens, cp)  # of rank 0, which has most
+        keys = cdiv(batches.seq_lens, cp)  # of rank 0, which has the most
         first_tile = cdiv(visible_start(batches, geo.window), cp) // tile
         tiles = cdiv(keys, tile) - first_tile
         split_tiles = np.maximum(cdiv(tiles, splits[:, None]), 1)
@@ -211,8 +216,8 @@ class Turbomind(Policy):
                     name="split",
                     passed=splits > 1,
                     reason=lambda n: (
-                        f"{columns} x {at(batch, n)} blocks on {gpu.sm_count} SMs of {active} blocks each: "
-                        f"{at(splits, n)} splits of at most {at(most, n)} cost least"
+                        f"{columns} x {at(batch, n)} blocks run on {gpu.sm_count} SMs of {active} blocks each, so "
+                        f"{at(splits, n)} splits of at most {at(most, n)} cost the least"
                     ),
                 ),
                 GateArray(
@@ -220,7 +225,11 @@ class Turbomind(Policy):
                     passed=options.max_active_ctas is not None,
                     reason=lambda n: (
                         f"{active} blocks fit an SM"
-                        + ("" if options.max_active_ctas else ": assumed, the engine asks the driver for its kernel")
+                        + (
+                            ""
+                            if options.max_active_ctas
+                            else "; this number is assumed, and the engine asks the driver for it"
+                        )
                     ),
                 ),
             ),
@@ -244,7 +253,7 @@ _HEAD_DIMS = (64, 128, 192, 256, 576)
 
 
 def _combinations() -> Iterator[Takes]:
-    """What the registry has kernels for: 576 is MLA's latent, all other heads have values as wide as their keys."""
+    """The head sizes of the registry: 576 is MLA's latent, and all other heads have values as wide as their keys."""
     for arch, devices in _DEVICES.items():
         for head_dim in _HEAD_DIMS:
             for bits in sorted(set(QUANT_BITS.values())):
@@ -261,18 +270,22 @@ def _combinations() -> Iterator[Takes]:
 
 
 def _check(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: TurbomindOptions) -> DecodeKernel:
-    """The kernel that serves the layer. GateError where TurboMind has none or would read wrongly."""
+    """The kernel that serves the layer. Raises GateError where TurboMind has none or would read wrong keys."""
     if gpu.is_hip:
-        raise GateError(f"turbomind: runs on NVIDIA GPUs only, not {gpu.label}", "not_nvidia")
+        raise GateError(f"turbomind runs on NVIDIA GPUs only, not on {gpu.label}", "not_nvidia")
     arch = None if gpu.sm is None else kernel_arch(gpu.sm)
     if arch is None:
-        raise GateError(f"turbomind: needs compute capability 7.0 or newer, not {gpu.label}", "compute_capability")
+        raise GateError(
+            f"turbomind needs compute capability 7.0 or newer, which {gpu.label} does not have", "compute_capability"
+        )
     if (batches.max_q_len > 1).any():
-        raise GateError("turbomind: the decode kernel takes one query token a request, more run as prefill", "q_len")
+        raise GateError(
+            "turbomind: the decode kernel takes one query token per request, and several run as a prefill", "q_len"
+        )
     if kv.dtype not in QUANT_BITS:
-        raise GateError(f"turbomind: caches are bf16, fp16, int8 or int4, not {kv.dtype}", "kv_dtype")
+        raise GateError(f"turbomind takes caches of bf16, fp16, int8 or int4, not {kv.dtype}", "kv_dtype")
     if geo.mla and geo.head_dim != 576:
-        raise GateError(f"turbomind: MLA latents are 576 wide, not {geo.head_dim}", "head_dim")
+        raise GateError(f"turbomind takes MLA latents of 576 elements, not {geo.head_dim}", "head_dim")
     bits = QUANT_BITS[kv.dtype]
     kernel = find(registered(arch, geo.head_dim, bits), geo.group)
     if kernel is None or (not geo.mla and (geo.head_dim == 576 or geo.v_dim != geo.head_dim)):
@@ -283,12 +296,12 @@ def _check(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Turb
         )
     if kv.page_size % kernel.cta_s:
         raise GateError(
-            f"turbomind: a tile of {kernel.cta_s} keys lies in one cache block, so that cache_block_seq_len must be a "
+            f"turbomind: a tile of {kernel.cta_s} keys lies in one cache block, so cache_block_seq_len must be a "
             f"multiple of {kernel.cta_s}, not {kv.page_size}",
             "page_size",
         )
     if options.cp_size not in CP_SIZES:
-        raise GateError(f"turbomind: cp_size is a power of two up to 32, not {options.cp_size}", "cp_size")
+        raise GateError(f"turbomind: cp_size must be a power of two up to 32, not {options.cp_size}", "cp_size")
     return kernel
 
 

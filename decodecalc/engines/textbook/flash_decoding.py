@@ -1,4 +1,4 @@
-"""flash-decoding: the 2023 idea as a clean reference, what a textbook would launch.
+"""flash-decoding: the rule of 2023 as a reference, as a textbook would state it.
 
 Keys are cut into S equal slices of whole tiles, S being the smallest count whose first wave covers the SMs (S*), capped
 so that a slice is at least one tile. Source of the idea: T. Dao, D. Haziza, F. Massa, G. Sizov, "Flash-Decoding for
@@ -29,14 +29,16 @@ MIN_ROWS, MAX_ROWS = 16, 64  # query rows of a tensor-core tile: the smallest MM
 
 @dataclass(frozen=True, slots=True)
 class FlashDecodingOptions(EngineOptions):
-    """tile_keys: keys of one loop iteration. num_splits: S given by hand instead of S*."""
+    """The tile, and a split count that replaces S*."""
 
     tile_keys: int = option(64, "int", "keys that one loop iteration loads", low=1)
-    num_splits: int | None = option(None, "int?", "use this split count instead of S*", low=1)
+    num_splits: int | None = option(
+        None, "int?", "split count to use instead of S*, the least count that covers the SMs", low=1
+    )
 
 
 class FlashDecoding(Policy):
-    """Equal slices, S = S*."""
+    """Cuts keys into S* equal slices."""
 
     name = "flash-decoding"
     title = "FlashDecoding, as the textbook has it"
@@ -59,7 +61,7 @@ class FlashDecoding(Policy):
         options: FlashDecodingOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays."""
+        """Apply the rule to arrays."""
         tile = options.tile_keys
         rows = batches.q_lens * geo.group
         block_rows = np.clip(next_power_of_2(batches.max_q_len * geo.group), MIN_ROWS, MAX_ROWS)
@@ -116,8 +118,8 @@ class FlashDecoding(Policy):
                     "split",
                     is_split,
                     lambda n: (
-                        f"S* = ceil({gpu.sm_count} SMs / {at(unsplit, n)} blocks) = {at(covering, n)}, capped at "
-                        f"{at(cdiv(batches.largest(keys), tile), n)} tiles: S = {at(count, n)}"
+                        f"S* = ceil({gpu.sm_count} SMs / {at(unsplit, n)} blocks) = {at(covering, n)} is capped at "
+                        f"{at(cdiv(batches.largest(keys), tile), n)} tiles, so S = {at(count, n)}"
                     ),
                 ),
             ),
