@@ -12,20 +12,55 @@ from decodecalc.units import parse_counts
 
 
 @click.command("kv", epilog="Example:  decodecalc kv --model llama3.1-70b --tp 8 --gpu h100 --context 8k,32k,128k")
-@click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Zoo name, config.json or its folder.")
-@click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel degree.")
-@click.option("--dcp", type=int, default=1, show_default=True, help="Ranks that divide one sequence's tokens.")
-@click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@gpu_option
-@click.option("--kv-dtype", default="bf16", show_default=True, help="bf16, fp16, fp8, int8, int4, nvfp4, …")
-@click.option("--page-size", type=int, default=16, show_default=True, help="Tokens of a page.")
-@click.option("--context", "-c", default=None, help="Tokens of a sequence: 8k,32k. [default: 1k up to the model's own]")
-@click.option("--memory-fraction", type=float, default=0.92, show_default=True, help="Share of the GPU's memory.")
 @click.option(
-    "--reserve-gib", type=float, default=2.0, show_default=True, help="Working memory beside weights and cache."
+    "--model", "-m", default=DEFAULT_MODEL, show_default=True, help="A zoo name, or a config.json or its folder."
 )
-@click.option("--weights", "stored", default=None, help="How linear layers are stored: fp8, int4, nvfp4, …")
-@click.option("--available-gib", type=float, default=None, help="Memory for the cache, where a log states it.")
+@click.option("--tp", type=int, default=1, show_default=True, help="The tensor-parallel degree.")
+@click.option(
+    "--dcp",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Ranks that divide the tokens of one sequence (decode context parallelism).",
+)
+@click.option("--pp", type=int, default=1, show_default=True, help="The number of pipeline stages.")
+@gpu_option
+@click.option(
+    "--kv-dtype",
+    default="bf16",
+    show_default=True,
+    help="Element type of the KV cache: bf16, fp16, fp8, int8, int4, nvfp4, …",
+)
+@click.option("--page-size", type=int, default=16, show_default=True, help="Tokens that a page of the KV cache holds.")
+@click.option(
+    "--context", "-c", default=None, help="Tokens of a sequence: 8k,32k. [default: from 1k up to the model's longest]"
+)
+@click.option(
+    "--memory-fraction",
+    type=float,
+    default=0.92,
+    show_default=True,
+    help="Share of the GPU's memory that the server uses.",
+)
+@click.option(
+    "--reserve-gib",
+    type=float,
+    default=2.0,
+    show_default=True,
+    help="GPU memory to allow for activations, CUDA graphs and buffers.",
+)
+@click.option(
+    "--weights",
+    "stored",
+    default=None,
+    help="How the linear layers are stored: fp8, int4, nvfp4, … [default: as the model states]",
+)
+@click.option(
+    "--available-gib",
+    type=float,
+    default=None,
+    help="Memory for the cache, if known from a server's log, instead of the computed value.",
+)
 @output_options
 def command(
     model: str,
@@ -43,7 +78,10 @@ def command(
     format_: str,
     output: str | None,
 ) -> None:
-    """Bytes of the KV cache a token and layer group, and how many sequences fit on a GPU against their length."""
+    """Count the bytes of the KV cache for a token and layer group, and the sequences that fit on a GPU.
+
+    The table has one row for every length of a sequence.
+    """
     from decodecalc.errors import UnknownNameError
     from decodecalc.kvcache import KvCache
     from decodecalc.models import load_model
