@@ -41,7 +41,7 @@ _OWN_SCENARIO = ("model", "q_heads", "batch", "context", "seq_lens")
     "llama3-8b --tp 8 --batch 1 --context 32k --engine vllm-triton",
 )
 @click.option("--suite", type=click.Choice(SUITES),
-              help="The scenarios to run. [default: quick, or engines with --kernel own; none with --model]")  # fmt: skip
+              help="The scenarios to run. [default: quick; engines with --kernel own; none with --model]")  # fmt: skip
 @click.option("--kernel", type=click.Choice(KERNELS), default="bundled", show_default=True,
               help="Launch the bundled kernel by each engine's rule, or run the installed engines' own kernels "
               "(which checks claims 1, 2, 10, 11).")  # fmt: skip

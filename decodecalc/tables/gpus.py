@@ -26,10 +26,18 @@ def gpus_table() -> Table:
         Column("l2_bytes", "L2", human_bytes),
         Column("tensor_bf16_flop_per_s", "bf16 TFLOP/s", tera),
         Column("tensor_fp8_flop_per_s", "fp8 TFLOP/s", tera),
-        Column("ridge_bf16_flop_per_byte", "ridge", lambda v: f"{v:.0f}"),
+        Column("ridge_bf16_flop_per_byte", "ridge FLOP/B", lambda v: f"{v:.0f}"),
     ]
     return Table(
-        "gpus", {}, rows, columns, notes=["dense peaks, FP32 accumulate; `decodecalc gpus NAME` shows sources"]
+        "gpus",
+        {},
+        rows,
+        columns,
+        notes=[
+            "Peaks are for dense matrices with FP32 accumulation. ridge is the FLOP per byte at which the bf16 peak "
+            "and the "
+            "bandwidth are balanced. `decodecalc gpus NAME` shows the sources."
+        ],
     )
 
 
