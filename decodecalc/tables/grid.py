@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 NOTES = (
-    "splits asked: the split count that the engine's rule asks for. launched: the count that the grid has. live: the "
-    "splits that have keys to read.",
+    "splits asked is the split count that the engine's rule asks for, splits launched is the count that the grid has, "
+    "and splits live is the count of those that have keys to read.",
     "coverage is the share of the SMs that get a block with keys to compute on. S* is the smallest split count whose "
     "first wave covers every SM; it need not be the fastest. S_opt is the count of least predicted time.",
 )
@@ -237,8 +237,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("sm_coverage", "coverage", percent, rank=0),
         Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
         Column("splits_requested", "splits asked", splits),
-        Column("splits_launched", "launched"),
-        Column("splits_live", "live", splits),
+        Column("splits_launched", "splits launched"),
+        Column("splits_live", "splits live", splits),
         Column("s_star", "S*", rank=0),
         *([Column("s_opt", "S_opt", rank=0)] if any(r["s_opt"] is not None for r in rows) else []),
         Column("merge_grid", "merge grid", grid_text, align="left", rank=2),
