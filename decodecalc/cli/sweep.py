@@ -135,7 +135,7 @@ def command(**values: Any) -> None:
             raise
     if not chunks and shard is None and start == first:
         writer.abandon()
-        raise InputError("no chosen engine runs any of these scenarios: see the lines above")
+        raise InputError("none of the chosen engines runs any of these scenarios; the lines above say why")
     writer.finish()
     if values["output"]:
         click.echo(f"wrote {values['output']} ({last - first} scenarios)", err=True)

@@ -165,4 +165,4 @@ def test_grid_marks_what_servers_run(call: Any) -> None:
 def test_an_option_that_does_not_apply_is_named(call: Any) -> None:
     """An option of one engine among several is said not to apply to the others."""
     out = call("grid", "--engine", "vllm-triton,flash-attention-2", "--opt", "max_num_seqs=64").out
-    assert "option max_num_seqs does not apply to flash-attention-2" in out
+    assert "option max_num_seqs has no effect on flash-attention-2" in out
