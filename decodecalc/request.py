@@ -47,11 +47,11 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
 
     spec, q_heads, tp = values["model"], values["q_heads"], values["tp"]
     if spec is not None and q_heads is not None:
-        raise InputError("give --model or --q-heads, not both")
+        raise InputError("give either --model or --q-heads, not both")
     by_hand = [o for o in ("kv_heads", "head_dim", "head_dim_v", "window") if values[o] is not None]
     if q_heads is None and (by_hand or values["mla"]):
         name = (by_hand or ["mla"])[0].replace("_", "-")
-        raise InputError(f"--{name} describes a layer by hand: it needs --q-heads and does not go with --model")
+        raise InputError(f"--{name} describes a layer given by --q-heads; add --q-heads and leave --model out")
     if q_heads is None:
         model = load_model(spec or DEFAULT_MODEL)
     else:
@@ -71,7 +71,7 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
     if values.get("as_dense") and any(group.geometry.gather for group in groups):
         names = ", ".join(group.name for group in groups if group.geometry.gather)
         groups = tuple(replace(group, geometry=group.geometry.as_dense()) for group in groups)
-        warnings += (f"{names} layers gather their keys by a list; planned as if they read every key",)
+        warnings += (f"{names} layers read only the keys of a list; they are planned as if they read every key",)
     label = model.name if q_heads is None else f"{geometry.q_heads}/{geometry.kv_heads}/{geometry.head_dim}"
     return Layers(label, groups, tp, model, rank.model_kv_heads, warnings)
 
@@ -91,7 +91,7 @@ def resolve_batches(values: dict[str, Any]) -> list[Batch]:
     """One batch of --seq-lens, or the product of --batch, --context and --q-len."""
     if values["seq_lens"] is not None:
         if values["batch"] is not None or values["context"] is not None:
-            raise InputError("--seq-lens is a whole batch: it does not go with --batch or --context")
+            raise InputError("--seq-lens describes a whole batch and cannot be combined with --batch or --context")
         lens = parse_counts(values["seq_lens"], "--seq-lens")
         check_ragged(len(lens))
         q_lens = parse_counts(values["q_len"], "--q-len")
@@ -127,7 +127,7 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
     for text in opts:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise InputError(f"--opt {text[:40]!r}: write NAME=VALUE, for example --opt max_num_seqs=256")
+            raise InputError(f"--opt {text[:40]!r} must be NAME=VALUE, for example --opt max_num_seqs=256")
         out[name.strip().replace("-", "_")] = value
     if batch_invariant:
         known = [name for name in engines if split_version(name)[0] in (*engine_names(), "all")]
@@ -136,7 +136,7 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
         if len(known) < len(engines):
             return out  # a server's own mode, which its answer knows
         if not found:
-            raise InputError(f"--batch-invariant: {', '.join(engines)} has no such mode")
+            raise InputError(f"--batch-invariant cannot be used: {', '.join(engines)} has no such mode")
         out = {**found, **out}
     return out
 
@@ -180,7 +180,7 @@ class Request:
         if self.defaults:
             lines.append("defaults: " + ", ".join(self.defaults))
         for option, engines in s.does_not_apply().items():
-            lines.append(f"option {option} does not apply to {', '.join(engines)}")
+            lines.append(f"option {option} has no effect on {', '.join(engines)}")
         return lines + [f"warning: {w}" for w in self.warnings]
 
     def on_workload(self, path: str) -> tuple[Request, list[float]]:
@@ -188,7 +188,9 @@ class Request:
         from decodecalc.workload import read_workload
 
         if "seq_lens" in self.inputs or self.given_steps:
-            raise InputError("--workload names the steps: it does not go with --batch, --context or --seq-lens")
+            raise InputError(
+                "--workload describes the steps and cannot be combined with --batch, --context or --seq-lens"
+            )
         steps: dict[Batch, float] = {}
         for batch, weight in read_workload(path):
             steps[batch] = steps.get(batch, 0.0) + weight

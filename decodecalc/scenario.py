@@ -118,7 +118,7 @@ class Scenarios:
                 yield Refusal(engine, None, group, batch, code, reason)
         if refusals and not planned:
             reasons = dict.fromkeys(f"{r.engine}: {r.reason.removeprefix(f'{r.engine}: ')}" for r in refusals)
-            raise InputError("no chosen engine runs this: " + "; ".join(list(reasons)[:3]))
+            raise InputError("none of the chosen engines runs this: " + "; ".join(list(reasons)[:3]))
 
 
 def make_scenarios(
@@ -141,7 +141,7 @@ def make_scenarios(
     from decodecalc.servers.policies import Place, default_policies, policies_named
 
     if not batches:
-        raise InputError("no batches: give --batch and --context, or --seq-lens")
+        raise InputError("there is no batch; give --batch and --context, or --seq-lens")
     geometries = [group.geometry for group in layer_groups]
     where = place or Place(groups=tuple(layer_groups), gpu=gpu, kv=kv)
     first = [] if server is None else policies_named(server, where)

@@ -250,7 +250,7 @@ class _Asked:
         self.max_num_seqs = command.max_num_seqs or self.facts.default_seqs(gpu)
         most = self.max_model_len or TYPICAL_CONTEXT
         if context is not None and context > most:
-            raise InputError(f"--context {context} is longer than the {most} tokens that the server takes")
+            raise InputError(f"--context {context} is longer than the longest sequence of the server, {most} tokens")
         self.context = context or min(most, TYPICAL_CONTEXT)
         self.layers = tuple(self._layer(group, answer) for group, answer in self._resolve())
         self.kv = self._cache()
@@ -401,11 +401,20 @@ class _Asked:
                 notes.append(f"No launch is shown for {one.group.name} layers: {one.unplanned}.")
             notes += [note for note in one.answer.notes if one.answer.refused is None]
         if self.model.weights is None:
-            notes.append("The weights are not known, so that what fits is not: the configuration lacks their shapes.")
+            notes.append(
+                "How many sequences fit is not known, because the configuration does not state the shapes of "
+                "the weights."
+            )
         elif self.stored is not None and self.stored != self.model.weights.stored:
-            notes.append(f"Linear layers are taken for {self.stored}, {LINEAR_BYTES[self.stored]:.2g} bytes a weight.")
+            notes.append(
+                f"Linear layers are assumed to be stored in {self.stored}, {LINEAR_BYTES[self.stored]:.2g} "
+                f"bytes per weight."
+            )
         if self.command.pp > 1:
-            notes.append(f"Times are of all {self.command.pp} stages together: a token passes through each of them.")
+            notes.append(
+                f"Times are those of all {self.command.pp} pipeline stages together, because a token passes "
+                f"through each of them."
+            )
         if self.command.draft_tokens:
             notes.append(f"A step verifies {1 + self.command.draft_tokens} tokens of every sequence.")
         return tuple(dict.fromkeys(notes))
@@ -420,16 +429,19 @@ def _model(command: Command, spec: str | None, notes: list[str]) -> tuple[Model,
         model = load_model(name)
     except DecodecalcError as error:
         if found.zoo is None or spec is not None:
-            raise type(error)(f"{error}; --model gives another name, or a config.json, for {name!r:.60}") from None
+            raise type(error)(f"{error}; give --model another name, or a config.json, for {name!r:.60}") from None
         model = load_model(found.zoo)
-        notes.append(f"{name} is taken for {model.name}, by its name.")
+        notes.append(f"{name} is assumed to be {model.name}, because of its name.")
     if command.hf_overrides:
         model = _overridden(model, command, notes)
     stored = found.stored if found.stored != "bf16" else None
     if command.quantization is not None:
         method = storage_of(command.quantization)
         if method is None:
-            notes.append(f"Quantisation {command.quantization} is not known: weights are counted as the model's own.")
+            notes.append(
+                f"The quantization {command.quantization} is not known; weights are counted as the model's "
+                f"configuration states."
+            )
         stored = method or stored
     return model, stored
 
@@ -442,7 +454,7 @@ def _overridden(model: Model, command: Command, notes: list[str]) -> Model:
     fields.pop("rope_parameters", None)
     if fields:
         notes.append(
-            f"Overrides of {', '.join(sorted(fields))} are not applied: give a changed config.json by --model."
+            f"Overrides of {', '.join(sorted(fields))} are not applied; give a changed config.json with --model."
         )
     return replace(model, max_position=most) if isinstance(most, int) else model
 
@@ -513,10 +525,14 @@ def _fitting(asked: _Asked, found: Serving) -> list[FlagAdvice]:
             count = changed.cache.sequences(changed.memory.available, found.context)
             backend = changed.layers[0].answer.backend
             if count > fitting:
-                out.append(FlagAdvice(flag=smaller, why=f"{count} sequences fit instead of {fitting}; {backend} runs"))
+                out.append(
+                    FlagAdvice(flag=smaller, why=f"{count} sequences fit instead of {fitting}, and {backend} runs")
+                )
     flag = found.facts.flag("max_num_seqs", fitting)
     if flag is not None:
-        out.append(FlagAdvice(flag=flag, why=f"no more sequences of {found.context} tokens fit: the others wait"))
+        out.append(
+            FlagAdvice(flag=flag, why=f"no more sequences of {found.context} tokens fit, so further ones would wait")
+        )
     longest = found.cache.longest(available, found.max_num_seqs)
     flag = found.facts.flag("max_model_len", longest)
     if flag is not None and SHORTEST_ADVISED <= longest < found.context:
@@ -566,7 +582,7 @@ def _faster(asked: _Asked, found: Serving) -> list[FlagAdvice]:
         if attention.total_s > WORTH * now:
             continue
         apart = attention.high_s is not None and attention.high_s < full.attention.least_s
-        sure = "" if apart else "; the intervals overlap, so measure it"
+        sure = "" if apart else "; the intervals of the two predictions overlap, so measure it"
         share = 100 * (1 - attention.total_s / now)
         backend = changed.layers[0].answer.backend
         runs = "" if backend == found.layers[0].answer.backend else f" with {backend}"
@@ -590,7 +606,7 @@ def _spread(found: Serving) -> list[FlagAdvice]:
     flag = found.facts.flag("dcp", min(copies, found.command.tp))
     if copies <= 1 or found.command.dcp > 1 or flag is None:
         return []
-    why = f"{copies} ranks hold the same KV heads: dividing a sequence's keys over them fits {copies} times the tokens"
+    why = f"{copies} ranks hold the same KV heads; dividing a sequence's keys over them fits {copies} times the tokens"
     return [FlagAdvice(flag=flag, why=why)]
 
 

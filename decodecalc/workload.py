@@ -24,21 +24,22 @@ def read_workload(path: str | os.PathLike[str]) -> list[tuple[Batch, float]]:
     try:
         data = json.loads(read_bounded(path, MAX_FILE_BYTES, where))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({str(error)[:80]}); for example {EXAMPLE}") from None
+        raise InputError(f"{where} is not JSON ({str(error)[:80]}); for example {EXAMPLE}") from None
     if not isinstance(data, list) or not data:
-        raise InputError(f"{where}: must hold a list of at least one step, for example {EXAMPLE}")
+        raise InputError(f"{where} must hold a list of at least one step, for example {EXAMPLE}")
     if len(data) > MAX_STEPS:
-        raise InputError(f"{where}: {len(data)} steps are more than {MAX_STEPS}")
+        raise InputError(f"{where} has {len(data)} steps, but at most {MAX_STEPS} are allowed")
     return [_step(entry, f"{where}: step {i}") for i, entry in enumerate(data)]
 
 
 def _step(entry: Any, where: str) -> tuple[Batch, float]:
     if not isinstance(entry, dict):
-        raise InputError(f"{where}: must be an object, for example {EXAMPLE}")
+        raise InputError(f"{where} must be an object, for example {EXAMPLE}")
     unknown = sorted(set(entry) - {"batch", "context", "q_len", "seq_lens", "weight"})
     if unknown:
         raise InputError(
-            f"{where}: unknown field {unknown[0]!r:.40}; batch, context, q_len, seq_lens, weight are known"
+            f"{where} has the unknown field {unknown[0]!r:.40}; the known fields are batch, context, q_len, seq_lens "
+            f"and weight"
         )
     weight = entry.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
@@ -47,7 +48,7 @@ def _step(entry: Any, where: str) -> tuple[Batch, float]:
     if "seq_lens" in entry:
         lens = entry["seq_lens"]
         if "batch" in entry or "context" in entry:
-            raise InputError(f"{where}: seq_lens is a whole batch and goes with neither batch nor context")
+            raise InputError(f"{where}: seq_lens describes a whole batch and cannot be combined with batch or context")
         if not isinstance(lens, list) or not lens:
             raise InputError(f"{where}: seq_lens must be a list of at least one length")
         return Batch([_count(n, "a length", where) for n in lens], q_len), float(weight)

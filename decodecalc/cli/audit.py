@@ -23,15 +23,25 @@ if TYPE_CHECKING:
 )
 @click.argument("traces", nargs=-1, required=True, type=click.Path())
 @layer_options
-@click.option("--gpu", "-g", default=None, help="Name, JSON/TOML file or `auto`. [default: what the trace says]")
+@click.option(
+    "--gpu", "-g", default=None, help="A GPU's name, a JSON or TOML file, or `auto`. [default: what the trace says]"
+)
 @engine_options
-@click.option("--batch", "-b", default=None, help="Requests of the step, padding included. [default: from the grid]")
-@click.option("--context", "-c", default=None, help="Keys of every request: 2560 or 2k. [default: unknown]")
-@click.option("--seq-lens", default=None, help="One ragged batch: 128,8192 (instead of --batch, --context).")
+@click.option(
+    "--batch", "-b", default=None, help="Requests of the step, including padding. [default: inferred from the grid]"
+)
+@click.option("--context", "-c", default=None, help="Keys of every request: 2560 or 2k. [default: taken as unknown]")
+@click.option(
+    "--seq-lens", default=None, help="One batch of unequal requests, 128,8192, instead of --batch and --context."
+)
 @click.option("--q-len", default="1", show_default=True, help="Query tokens per request.")
 @cache_options
-@click.option("--allow-truncated", is_flag=True, help="Audit what comes before the cut of a truncated file.")
-@click.option("--html", "html", type=click.Path(dir_okay=False), help="Write a self-contained page as well.")
+@click.option(
+    "--allow-truncated", is_flag=True, help="Audit what a truncated file holds before the place where it was cut."
+)
+@click.option(
+    "--html", "html", type=click.Path(dir_okay=False), help="Also write the result as one self-contained HTML page."
+)
 @output_options
 def command(
     traces: tuple[str, ...],
@@ -41,11 +51,12 @@ def command(
     output: str | None,
     **values: Any,
 ) -> int:
-    """Hold profiler traces of one run against what should have been launched.
+    """Compare the profiler traces of one run with what should have been launched.
 
-    Reads torch profiler JSON (.json, .json.gz; one file per rank), Nsight Systems SQLite exports and cuda_gpu_trace
-    CSV, and Nsight Compute CSV. Say what ran (--model, --seq-lens or --batch with --context) as far as you know: the
-    rest is taken from the launches where they show it. Exit code 1: something differs, or there was nothing to check.
+    The command reads torch profiler JSON (.json, .json.gz; one file per rank), Nsight Systems SQLite exports and
+    cuda_gpu_trace CSV, and Nsight Compute CSV. Say what ran (--model, and --seq-lens or --batch with --context) as far
+    as you know it; the rest is inferred from the launches where they show it. The exit code is 1 when something
+    differs or when there was nothing to check.
     """
     from decodecalc.tables.audit import audit_table
     from decodecalc.trace.audit import audit_traces
@@ -82,15 +93,15 @@ def _known(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
     if any(values[name] is not None for name in ("model", "q_heads", "kv_heads", "head_dim", "head_dim_v", "window")):
         layers = resolve_layers(values)
     elif values["tp"] != 1 or values["mla"]:
-        raise InputError("--tp and --mla describe a model: give --model or --q-heads with them")
+        raise InputError("--tp and --mla describe a model; give --model or --q-heads with them")
     if values["seq_lens"] is not None and (values["batch"] is not None or values["context"] is not None):
-        raise InputError("--seq-lens is a whole batch: it does not go with --batch or --context")
+        raise InputError("--seq-lens describes a whole batch and cannot be combined with --batch or --context")
     q_lens = parse_counts(values["q_len"], "--q-len")
     ragged = None
     if values["seq_lens"] is not None:
         ragged = Batch(parse_counts(values["seq_lens"], "--seq-lens"), q_lens[0] if len(q_lens) == 1 else q_lens)
     elif len(q_lens) != 1:
-        raise InputError("--q-len is one number here, or one for each of --seq-lens")
+        raise InputError("--q-len must be one number here, or one number for each of --seq-lens")
     names = [part.strip() for part in (values["engine"] or "all").split(",") if part.strip()]
     everyone = "all" in [name.lower() for name in names]
     if not everyone:

@@ -11,12 +11,14 @@ from decodecalc.cli.progress import Bars
 
 @click.command("calibrate", epilog="Example:  decodecalc calibrate --output h200.json")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False), help="The calibration file to write.")
-@click.option("--device-index", type=int, default=0, show_default=True, help="Which GPU of this machine.")
+@click.option(
+    "--device-index", type=int, default=0, show_default=True, help="The index of the GPU to measure in this machine."
+)
 def command(output: str, device_index: int) -> None:
-    """Measure every parameter of the time model on this GPU, each by its own microbenchmark.
+    """Measure every parameter of the time model on this GPU, each with its own microbenchmark.
 
-    Needs a CUDA GPU and takes a few minutes. Interrupted, it goes on where it stopped when called again. Use the
-    file with `--calibration` of predict and choose.
+    This needs a CUDA GPU and takes a few minutes. When it is interrupted, the same command continues where it stopped.
+    Pass the file to `--calibration` of predict, choose, step and serve.
     """
     from decodecalc.errors import InputError
     from decodecalc.gpus import detect_gpu

@@ -13,18 +13,30 @@ from decodecalc.request import resolve
 
 @click.command("choose", epilog="Example:  decodecalc choose --model llama3-70b --tp 8 --gpu h200 --context 32k")
 @scenario_options
-@click.option("--curve", is_flag=True, help="Time against every split count instead of the engines.")
-@click.option("--l2", type=click.Choice(["cold", "warm"]), default="cold", show_default=True, help="KV in L2 or not.")
+@click.option("--curve", is_flag=True, help="Show the time at every split count instead of the engines.")
+@click.option(
+    "--l2",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    show_default=True,
+    help="Whether the KV cache is in L2.",
+)
 @click.option(
     "--workload",
     metavar="FILE",
-    help="Steps that the server runs, with weights, in place of --batch and --context: a JSON list of "
+    help="A JSON file of the steps that the server runs and their weights, instead of --batch and --context: a list of "
     '{"batch": 8, "context": 4096, "weight": 3} or {"seq_lens": [512, 9000]}.',
 )
 @click.option(
-    "--library", is_flag=True, help="Advise on settings too that no server takes: a caller of the library passes them."
+    "--library",
+    is_flag=True,
+    help="Also advise on settings that no server takes and only a caller of the library can pass.",
 )
-@click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
+)
 @output_options
 def command(
     format_: str,
@@ -36,10 +48,11 @@ def command(
     calibration: str | None,
     **values: Any,
 ) -> None:
-    """S* and S_opt, the tile to use, and what each engine's own rule costs against S_opt.
+    """Find S* and S_opt, and what each engine's own rule costs compared with S_opt.
 
-    S*: smallest count whose first wave covers the SMs. S_opt: the count of least predicted time. A server has one
-    setting for all steps that it runs: give lists to --batch and --context, or a --workload.
+    S* is the smallest split count whose blocks cover every SM in the first wave. S_opt is the split count of least
+    predicted time. A server has one setting for all the steps that it runs, so give lists to --batch and --context, or
+    a --workload, to find a setting for all of them.
     """
     from decodecalc.tables.choose import choose_table
 

@@ -11,13 +11,21 @@ from decodecalc.errors import InputError
 
 @click.command("engines", epilog="Example:  decodecalc engines vllm-triton")
 @click.argument("engine", required=False)
-@click.option("--installed", is_flag=True, help="Compare installed engines with our policies, without importing them.")
 @click.option(
-    "--runnable", is_flag=True, help="List whose own kernels `verify --kernel own` can run here, and why not."
+    "--installed",
+    is_flag=True,
+    help="Compare the installed engines' sources with our policies, without importing them.",
 )
-@click.option("--path", type=click.Path(exists=True), help="With --installed: an installation or source checkout.")
 @click.option(
-    "--gpu", "-g", default=None, help="With --installed: the GPU that servers run on. [default: the live one]"
+    "--runnable",
+    is_flag=True,
+    help="List the engines whose own kernels `verify --kernel own` can run here, and why others cannot.",
+)
+@click.option(
+    "--path", type=click.Path(exists=True), help="With --installed: the installation or source checkout to compare."
+)
+@click.option(
+    "--gpu", "-g", default=None, help="With --installed: the GPU that the servers run on. [default: the one here]"
 )
 @output_options
 def command(
@@ -29,13 +37,13 @@ def command(
     format_: str,
     output: str | None,
 ) -> int:
-    """List policies, or show one: its rule in words and formula, versions, sources, options."""
+    """List the engines, or show one: its rule in words and formulas, its versions, sources and options."""
     from decodecalc.tables.engines import engine_table, engines_table
 
     if path and not installed:
-        raise InputError("--path goes with --installed")
+        raise InputError("--path needs --installed")
     if gpu and not installed:
-        raise InputError("--gpu goes with --installed")
+        raise InputError("--gpu needs --installed")
     if runnable:
         from decodecalc.tables.runnable import runnable_table
 

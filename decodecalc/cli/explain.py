@@ -15,7 +15,7 @@ from decodecalc.request import resolve
 @scenario_options
 @output_options
 def command(format_: str, output: str | None, **values: Any) -> None:
-    """One layer of one decode step from inputs to bytes, each formula with its numbers put in."""
+    """Explain one layer of one decode step from inputs to bytes, with the numbers in every formula."""
     from decodecalc.tables.explain import explain_table, explain_text
 
     request = resolve(values)

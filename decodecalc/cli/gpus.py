@@ -12,7 +12,7 @@ from decodecalc.cli.output import emit
 @click.argument("gpu", required=False)
 @output_options
 def command(gpu: str | None, format_: str, output: str | None) -> None:
-    """List the GPUs, or show one GPU's fields, each with source, confidence and what other sources say."""
+    """List the GPUs, or show one GPU's fields with their source, confidence and what other sources say."""
     from decodecalc.tables.gpus import fields_table, gpus_table
 
     emit(gpus_table() if gpu is None else fields_table(gpu), format_, output)

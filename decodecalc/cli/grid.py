@@ -17,9 +17,9 @@ from decodecalc.request import resolve
 @scenario_options
 @output_options
 def command(format_: str, output: str | None, **values: Any) -> None:
-    """The exact launch: path, grid, launched and live blocks, SM coverage, S*, splits, merge, gates.
+    """Show the exact launch: path, grid, launched and live blocks, SM coverage, S*, splits, merge and gates.
 
-    Without --engine, every engine is listed, best coverage first.
+    Without --engine, every engine is listed; those that cover the most SMs come first.
     """
     from decodecalc.tables.grid import grid_table
 

@@ -16,26 +16,26 @@ from decodecalc.files import watching_inputs
 
 # Command -> (module under decodecalc.cli, one-line help shown without importing it).
 COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("serve", "What a serve command runs, costs and fits, and what to change."),
-    "grid": ("grid", "The launch: path, grid, live blocks, SM coverage, splits, gates."),
-    "segments": ("segments", "Every split's key range, request by request."),
-    "merge": ("merge", "Partial-state traffic of the merge against the KV bytes."),
-    "roofline": ("roofline", "FLOP, bytes, intensity, and how far memory-bound."),
-    "paging": ("paging", "Block tables, indirections and what page sizes engines refuse."),
-    "explain": ("explain", "One layer of one decode step, from inputs to bytes, step by step."),
-    "predict": ("predict", "How long the attention takes, with its terms and an interval."),
-    "choose": ("choose", "The split count that is fastest, and what each engine's rule costs."),
-    "kv": ("kv", "Bytes of the KV cache, and how many sequences fit on a GPU."),
-    "step": ("step", "Attention beside a floor for the rest of a decode step."),
-    "sweep": ("sweep", "Millions of scenarios to CSV, Parquet or JSON lines."),
-    "plot": ("plot", "Figures: occupancy, splits, segments, waves, roofline, latency, …"),
-    "calibrate": ("calibrate", "Measure this GPU's parameters of the time model."),
-    "verify": ("verify", "Prove every prediction on the GPU at hand."),
-    "audit": ("audit", "Hold a profiler trace of a real engine against the predictions."),
+    "serve": ("serve", "Say what a serve command runs, how fast it is, what fits and what to change."),
+    "grid": ("grid", "Show the launch: path, grid, live blocks, SM coverage, splits, gates."),
+    "segments": ("segments", "List the key range of every split, request by request."),
+    "merge": ("merge", "Compare the bytes of the partial states with the bytes of the KV cache."),
+    "roofline": ("roofline", "Show FLOP, bytes and arithmetic intensity, and how memory-bound they are."),
+    "paging": ("paging", "Show block tables, page lookups and the page sizes that engines refuse."),
+    "explain": ("explain", "Explain one layer of one decode step, from inputs to bytes, step by step."),
+    "predict": ("predict", "Predict how long the attention takes, with an interval."),
+    "choose": ("choose", "Find the fastest split count, and what each engine's own rule costs."),
+    "kv": ("kv", "Count the bytes of the KV cache and the sequences that fit on a GPU."),
+    "step": ("step", "Compare attention with the least time of the rest of a decode step."),
+    "sweep": ("sweep", "Write up to millions of scenarios to CSV, Parquet or JSON lines."),
+    "plot": ("plot", "Draw figures: occupancy, splits, segments, waves, roofline, latency, …"),
+    "calibrate": ("calibrate", "Measure the time model's parameters on this GPU."),
+    "verify": ("verify", "Check every prediction on the GPU of this machine."),
+    "audit": ("audit", "Compare a profiler trace of a real engine with the predictions."),
     "report": ("report", "Join and compare verification reports."),
-    "models": ("models", "The model zoo; one model's attention layers."),
-    "gpus": ("gpus", "The GPU table; one GPU's fields with their sources."),
-    "engines": ("engines", "Engines, their versions, rules and options."),
+    "models": ("models", "List the known models, or one model's attention layers."),
+    "gpus": ("gpus", "List the known GPUs, or one GPU's fields with their sources."),
+    "engines": ("engines", "List the known engines, or one engine's rule, versions and options."),
 }
 
 
@@ -72,9 +72,12 @@ class LazyGroup(click.Group):
     epilog="Example:  decodecalc grid --model llama3-8b --tp 8",
 )
 @click.version_option(__version__, prog_name="decodecalc")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the traceback when an error occurs.")
 def cli(debug: bool) -> None:
-    """What a decode-attention launch looks like on a GPU, how long it takes, and proof of both."""
+    """Compute which decode-attention kernel an LLM server launches on a GPU, and how long it takes.
+
+    Only `verify` and `calibrate` need a GPU.
+    """
 
 
 def main(args: list[str] | None = None) -> None:

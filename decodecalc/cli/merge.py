@@ -15,7 +15,7 @@ from decodecalc.request import resolve
 @scenario_options
 @output_options
 def command(format_: str, output: str | None, **values: Any) -> None:
-    """Partial-state bytes, allocated and live, written and read, against KV bytes; per layer and per token."""
+    """Compare the bytes of the partial states, allocated and moved, with the KV bytes, per layer and token."""
     from decodecalc.tables.merge import merge_table
 
     emit(merge_table(resolve(values)), format_, output)

@@ -10,10 +10,15 @@ from decodecalc.cli.output import emit
 
 @click.command("models", epilog="Example:  decodecalc models gemma3-27b --tp 4")
 @click.argument("model", required=False)
-@click.option("--tp", type=int, default=1, show_default=True, help="Show one rank's share.")
+@click.option(
+    "--tp", type=int, default=1, show_default=True, help="Show the share of one rank at this tensor-parallel degree."
+)
 @output_options
 def command(model: str | None, tp: int, format_: str, output: str | None) -> None:
-    """List the zoo, or show MODEL (zoo name, config.json, folder, - for stdin, cached repo id)."""
+    """List the known models, or show the attention layers of MODEL.
+
+    MODEL is a zoo name, a config.json or its folder, - for stdin, or a cached Hugging Face repository.
+    """
     from decodecalc.tables.models import model_table, zoo_table
 
     emit(zoo_table() if model is None else model_table(model, tp), format_, output)

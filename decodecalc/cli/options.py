@@ -22,38 +22,85 @@ def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 layer_options = _stack(
-    click.option("--model", "-m", help="Zoo name, config.json or its folder, - for stdin, or a cached repo id."),
-    click.option("--q-heads", type=int, help="Query heads (instead of --model; before sharding)."),
-    click.option("--kv-heads", type=int, help="KV heads (default: as many as query heads)."),
-    click.option("--head-dim", type=int, help="Width of a key (default 128 with --q-heads)."),
-    click.option("--head-dim-v", type=int, help="Width of a value, where it differs."),
-    click.option("--window", type=int, help="Sliding window in keys, the query's own included."),
-    click.option("--mla", is_flag=True, help="The cache holds one latent; the value is a view of it."),
-    click.option("--tp", type=int, default=1, show_default=True, help="Tensor-parallel degree."),
-    click.option("--as-dense", is_flag=True, help="Plan sparse layers as if every key were read."),
+    click.option(
+        "--model",
+        "-m",
+        help="A zoo name, a config.json or its folder, - for stdin, or a cached Hugging Face repository.",
+    ),
+    click.option("--q-heads", type=int, help="Describe a layer instead of --model: its query heads, before sharding."),
+    click.option("--kv-heads", type=int, help="KV heads, with --q-heads. [default: the number of query heads]"),
+    click.option("--head-dim", type=int, help="Elements of a key, with --q-heads. [default: 128]"),
+    click.option("--head-dim-v", type=int, help="Elements of a value, with --q-heads. [default: the same as of a key]"),
+    click.option("--window", type=int, help="Sliding window in keys, including the query token's own key."),
+    click.option(
+        "--mla", is_flag=True, help="Multi-head latent attention: one cached vector per token is both key and value."
+    ),
+    click.option("--tp", type=int, default=1, show_default=True, help="The tensor-parallel degree."),
+    click.option("--as-dense", is_flag=True, help="Plan sparse layers as if they read every key."),
 )
 cache_options = _stack(
     click.option(
         "--kv-dtype",
         default=None,
-        help="bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the checkpoint declares, else bf16]",
+        help="Element type of the KV cache: bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the "
+        "checkpoint declares, else bf16]",
     ),
-    click.option("--query-dtype", default=None, help="Element type of Q, where it is not bf16."),
-    click.option("--page-size", type=int, default=16, show_default=True, help="Keys of a KV page (1: flat index)."),
+    click.option("--query-dtype", default=None, help="Element type of the queries. [default: bf16]"),
+    click.option(
+        "--page-size",
+        type=int,
+        default=16,
+        show_default=True,
+        help="Keys that a page of the KV cache holds; 1 means an index for every key.",
+    ),
 )
-gpu_option = click.option("--gpu", "-g", default=None, help=f"Name, JSON/TOML file or `auto`. [default: {DEFAULT_GPU}]")
+gpu_option = click.option(
+    "--gpu",
+    "-g",
+    default=None,
+    help=f"A GPU's name, a JSON or TOML file, or `auto` for the one here. [default: {DEFAULT_GPU}]",
+)
 batch_options = _stack(
-    click.option("--batch", "-b", default=None, help="Requests: 1,4,16 or 1:256:x2 or 1:64:1. [default: 1]"),
-    click.option("--context", "-c", default=None, help="Keys per request: 2560 or 2k,32k. [default: 2560]"),
-    click.option("--seq-lens", default=None, help="One ragged batch: 128,8192 (instead of --batch, --context)."),
-    click.option("--q-len", default="1", show_default=True, help="Query tokens per request (speculative: up to 8)."),
+    click.option(
+        "--batch",
+        "-b",
+        default=None,
+        help="Requests in the batch: a list 1,4,16, or a range 1:64:1 or 1:256:x2. [default: 1]",
+    ),
+    click.option("--context", "-c", default=None, help="Keys per request: 2560, or a list 2k,32k. [default: 2560]"),
+    click.option(
+        "--seq-lens", default=None, help="One batch of unequal requests, 128,8192, instead of --batch and --context."
+    ),
+    click.option(
+        "--q-len",
+        default="1",
+        show_default=True,
+        help="Query tokens per request; more than 1 means speculative decoding.",
+    ),
 )
 engine_options = _stack(
-    click.option("--engine", "-e", default=None, help="Engines or servers' names for them (name@version), or all."),
-    click.option("--server", default=None, help="A server, or server@release: what it runs by itself comes first."),
-    click.option("--eager", is_flag=True, help="Plan without CUDA graphs. [default: as under graphs]"),
-    click.option("--opt", "opts", multiple=True, metavar="NAME=VALUE", help="An engine's own option (repeatable)."),
-    click.option("--batch-invariant", is_flag=True, help="Each engine's batch-invariant / deterministic mode."),
+    click.option(
+        "--engine",
+        "-e",
+        default=None,
+        help="Engines by our name or by a server's name for them, each as NAME or NAME@VERSION, or all.",
+    ),
+    click.option(
+        "--server",
+        default=None,
+        help="Plan the engine that this server (NAME or NAME@RELEASE) chooses by itself, and list it first.",
+    ),
+    click.option("--eager", is_flag=True, help="Plan launches without CUDA graphs. [default: with CUDA graphs]"),
+    click.option(
+        "--opt",
+        "opts",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Set an option of an engine. It can be given several times.",
+    ),
+    click.option(
+        "--batch-invariant", is_flag=True, help="Turn on each engine's batch-invariant or deterministic mode."
+    ),
 )
 output_options = _stack(
     click.option(
@@ -63,7 +110,14 @@ output_options = _stack(
         type=click.Choice(["table", "csv", "json", "markdown"]),
         default="table",
         show_default=True,
+        help="The form of the output.",
     ),
-    click.option("--output", "-o", "output", type=click.Path(dir_okay=False), help="Write to this file."),
+    click.option(
+        "--output",
+        "-o",
+        "output",
+        type=click.Path(dir_okay=False),
+        help="Write to this file instead of standard output.",
+    ),
 )
 scenario_options = _stack(layer_options, gpu_option, engine_options, batch_options, cache_options)

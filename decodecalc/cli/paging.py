@@ -14,16 +14,21 @@ from decodecalc.request import resolve
 @click.command("paging", epilog="Example:  decodecalc paging --model llama3-8b --page-size 16 --allocator-page-size 32")
 @scenario_options
 @click.option(
-    "--allocator-page-size", type=int, default=None, help="Keys of an allocator page (default: the kernel's)."
+    "--allocator-page-size",
+    type=int,
+    default=None,
+    help="Keys of a page as the server allocates it. [default: the kernel's page size]",
 )
-@click.option("--page-ids", default=None, help="Allocator page ids to expand to kernel pages, for example 0,1,2.")
+@click.option(
+    "--page-ids", default=None, help="Page ids of the allocator to translate into the kernel's, for example 0,1,2."
+)
 @output_options
 def command(
     format_: str, output: str | None, allocator_page_size: int | None, page_ids: str | None, **values: Any
 ) -> None:
-    """Block-table width and bytes, page ids per tile, straddling tiles, allocator against kernel pages.
+    """Show the block table, the page ids that a tile loads, and how allocator pages map to kernel pages.
 
-    A page size that an engine refuses ends with exit code 2 and the multiple it needs: a start-up error there too.
+    When the engine refuses the page size at start-up, the command exits with code 2 and names the multiple it needs.
     """
     from decodecalc.tables.paging import paging_table
 

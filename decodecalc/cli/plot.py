@@ -21,12 +21,23 @@ from decodecalc.units import parse_counts
 )
 @click.argument("figure", type=click.Choice(FIGURES))
 @scenario_options
-@click.option("--tps", default=None, help="TP degrees drawn side by side: 1,2,8 (occupancy, splits, merge).")
-@click.option("--against", default=None, help="occupancy: batch or splits on the x axis.")
-@click.option("--measured", type=click.Path(exists=True, dir_okay=False), help="A verify report (JSON) to draw beside.")
-@click.option("--size", default="slide", show_default=True, help="slide or column (of a paper).")
-@click.option("--data", default=None, help="Write the data behind the figure to this file (.csv or .json).")
-@click.option("--output", "-o", default=None, help="File to write: .png, .svg or .pdf. [default: FIGURE.png]")
+@click.option(
+    "--tps", default=None, help="Tensor-parallel degrees to draw side by side: 1,2,8 (occupancy, splits, merge)."
+)
+@click.option("--against", default=None, help="For occupancy: draw against batch or splits on the x axis.")
+@click.option(
+    "--measured",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A JSON report of verify whose measurements to draw as well.",
+)
+@click.option(
+    "--size",
+    default="slide",
+    show_default=True,
+    help="The size of the figure: slide, or column for one column of a paper.",
+)
+@click.option("--data", default=None, help="Also write the figure's data to this file (.csv or .json).")
+@click.option("--output", "-o", default=None, help="The file to write: .png, .svg or .pdf. [default: FIGURE.png]")
 def command(
     figure: str,
     tps: str | None,
@@ -37,7 +48,7 @@ def command(
     output: str | None,
     **values: Any,
 ) -> None:
-    """Draw FIGURE as PNG, SVG or PDF, by the file's suffix."""
+    """Draw FIGURE. The suffix of the output file decides between PNG, SVG and PDF."""
     from decodecalc.plot.style import check_suffix, figure_bytes, fit_titles
     from decodecalc.plot.style import figure as new_figure
     from decodecalc.tables.render import render
@@ -67,7 +78,7 @@ def command(
         requests = [resolve({**values, "tp": tp}, default_engine=engines) for tp in degrees]
     rows = [row for each in requests for row in module.rows(each, **options)]
     if not rows:
-        raise InputError(f"nothing to draw: no chosen engine can run this {figure} scenario")
+        raise InputError(f"there is nothing to draw: none of the chosen engines runs this {figure} scenario")
     for path in filter(None, (data, target)):
         check_output(path)
     written: dict[str | os.PathLike[str], bytes | str] = {}

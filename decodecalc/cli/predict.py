@@ -18,19 +18,33 @@ from decodecalc.request import resolve
     type=click.Choice(["own", "bundled", "both"]),
     default="own",
     show_default=True,
-    help="The engine's kernel, the bundled kernel under its rule, or a row for each.",
+    help="Time the engine's own kernel, the bundled kernel launched by the engine's rule, or both.",
 )
 @click.option(
     "--stand-in",
     is_flag=True,
-    help="Where the engine's kernel was not calibrated, show the bundled kernel's time in its place, marked.",
+    help="Where the engine's kernel was not calibrated, show the bundled kernel's time instead, and mark it.",
 )
-@click.option("--l2", type=click.Choice(["cold", "warm"]), default="cold", show_default=True, help="KV in L2 or not.")
 @click.option(
-    "--launch", type=click.Choice(["graph", "stream"]), default="graph", show_default=True, help="CUDA graph or eager."
+    "--l2",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    show_default=True,
+    help="Whether the KV cache is in L2.",
 )
-@click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
-@click.option("--provenance", is_flag=True, help="List every parameter used, with its source.")
+@click.option(
+    "--launch",
+    type=click.Choice(["graph", "stream"]),
+    default="graph",
+    show_default=True,
+    help="Whether kernels are launched from a CUDA graph or one by one on a stream.",
+)
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
+)
+@click.option("--provenance", is_flag=True, help="List every parameter that was used, with its source.")
 @output_options
 def command(
     format_: str,
@@ -43,9 +57,10 @@ def command(
     provenance: bool,
     **values: Any,
 ) -> None:
-    """Time per layer and per token, with its terms, what bounds it, an interval and two baselines.
+    """Predict the time per layer and per token, with its terms, what limits it, an interval and two baselines.
 
-    roofline: data-sheet bandwidth and peak alone. overhead + bytes: launches plus bytes at the sustained rate.
+    The baseline `roofline` uses only the data sheet's bandwidth and peak. The baseline `overhead + bytes` adds the
+    launch overhead to the bytes at the sustained bandwidth.
     """
     from decodecalc.tables.predict import predict_table
 

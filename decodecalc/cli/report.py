@@ -17,14 +17,28 @@ def command() -> None:
 
 @command.command("merge", epilog="Example:  decodecalc report merge verify-1.json verify-2.json --report verify")
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option("--report", "base", metavar="BASE", help="Write BASE.json, BASE.md, BASE.html and BASE.*.svg.")
-@click.option("--against", metavar="FILE", help="An earlier run's JSON: show what got worse beyond both spreads.")
-@click.option("--format", "-f", "format_", type=click.Choice(FORMATS), default="table", show_default=True)
-@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file.")
+@click.option(
+    "--report", "base", metavar="BASE", help="Write the report as BASE.json, BASE.md, BASE.html and BASE.*.svg."
+)
+@click.option(
+    "--against",
+    metavar="FILE",
+    help="The JSON report of an earlier run; show what got worse by more than both runs' spread.",
+)
+@click.option(
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="The form of the output.",
+)
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
 def merge(files: tuple[str, ...], base: str | None, against: str | None, format_: str, output: str | None) -> int:
-    """Join the JSON files of shards into one report; one file writes its Markdown and page again.
+    """Join the JSON files of shards into one report, or write one file's Markdown and HTML page again.
 
-    A check found in several files is taken from the last. Missing shards are named, and the report then fails.
+    A check that several files hold is taken from the last of them. The report names missing shards and then fails.
     """
     from decodecalc.verify.report.files import merge_reports, read_report
     from decodecalc.verify.report.summary import compare

@@ -13,10 +13,12 @@ from decodecalc.request import resolve
 
 @click.command("roofline", epilog="Example:  decodecalc roofline --model llama3-8b --gpu h100-sxm --compare")
 @scenario_options
-@click.option("--compare", is_flag=True, help="The same head count as MHA, GQA, MQA and MLA beside the layer.")
+@click.option(
+    "--compare", is_flag=True, help="Also show layers with the same number of query heads as MHA, GQA, MQA and MLA."
+)
 @output_options
 def command(format_: str, output: str | None, compare: bool, **values: Any) -> None:
-    """FLOP, bytes, intensity of the layer and of one tile, wasted tile rows, the ridge, how far memory-bound."""
+    """Show FLOP, bytes and arithmetic intensity of the layer and of one tile, and how memory-bound they are."""
     from decodecalc.tables.roofline import roofline_table
 
     emit(roofline_table(resolve(values), compare), format_, output)

@@ -13,10 +13,10 @@ from decodecalc.request import resolve
 
 @click.command("segments", epilog="Example:  decodecalc segments --model llama3-8b --context 257 --engine vllm-triton")
 @scenario_options
-@click.option("--request", type=int, default=None, help="Only this request of the batch (0 is the first).")
+@click.option("--request", type=int, default=None, help="Show only this request of the batch; 0 is the first.")
 @output_options
 def command(format_: str, output: str | None, request: int | None, **values: Any) -> None:
-    """Every split of every request: its keys, its tiles, live, early exit or outside the window."""
+    """List every split of every request: its keys, its tiles, and whether it has work to do."""
     from decodecalc.tables.segments import segments_table
 
     emit(segments_table(resolve(values), request), format_, output)

@@ -25,20 +25,42 @@ MAX_BYTES = 1 << 20
 @click.argument("command", metavar="COMMAND|FILE|-")
 @gpu_option
 @click.option(
-    "--server-version", default=None, help="The server's release. [default: the image's, or the newest known]"
+    "--server-version",
+    default=None,
+    help="The release of the server. [default: the container image's, or the newest known]",
 )
-@click.option("--model", "-m", default=None, help="Zoo name or config.json, where the command names a path.")
-@click.option("--context", "-c", default=None, help="Tokens of a sequence. [default: 8k, or the most the server takes]")
-@click.option("--batch", "-b", default=None, help="Sequences to show: 1,8,64. [default: one, some, all]")
 @click.option(
-    "--reserve-gib", type=float, default=2.0, show_default=True, help="Working memory beside weights and cache."
+    "--model", "-m", default=None, help="A zoo name or config.json, for a command that names the model by a path."
 )
-@click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
-@click.option("--verbose", "-v", is_flag=True, help="Every reason for and against every backend, with the source.")
-@click.option("--html", type=click.Path(dir_okay=False), help="Write a self-contained page as well.")
+@click.option(
+    "--context",
+    "-c",
+    default=None,
+    help="Tokens of every sequence. [default: 8k, or the longest that the server takes if that is less]",
+)
+@click.option(
+    "--batch",
+    "-b",
+    default=None,
+    help="Numbers of sequences to show: 1,8,64. [default: one, the most that fit, and one between]",
+)
+@click.option(
+    "--reserve-gib",
+    type=float,
+    default=2.0,
+    show_default=True,
+    help="GPU memory to allow for activations, CUDA graphs and buffers.",
+)
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Show every reason for and against every backend, with its source.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Also write the answer as one self-contained HTML page.")
 @output_options
 def command(command: str, format_: str, output: str | None, html: str | None, verbose: bool, **values: Any) -> None:
-    """Read a serve command and say what runs, what it costs, what fits and what to change.
+    """Read a serve command and say what it runs, how fast it is, what fits and what to change.
 
     COMMAND is the command itself in quotes, a file that holds it (a shell script, a docker-compose file or a Kubernetes
     manifest), or - for standard input.

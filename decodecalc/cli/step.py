@@ -16,9 +16,23 @@ from decodecalc.request import resolve
     "step", epilog="Example:  decodecalc step --model llama3.1-70b --tp 8 --gpu h200 --batch 1,16,64 --context 8k"
 )
 @scenario_options
-@click.option("--weights", "stored", default=None, help="How linear layers are stored: fp8, int4, nvfp4, …")
-@click.option("--expert-ranks", type=click.IntRange(1, 4096), default=None, help="Ranks that divide routed experts.")
-@click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
+@click.option(
+    "--weights",
+    "stored",
+    default=None,
+    help="How the linear layers are stored: fp8, int4, nvfp4, … [default: as the model states]",
+)
+@click.option(
+    "--expert-ranks",
+    type=click.IntRange(1, 4096),
+    default=None,
+    help="The number of ranks that share the routed experts.",
+)
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
+)
 @output_options
 def command(
     format_: str,
@@ -28,7 +42,7 @@ def command(
     calibration: str | None,
     **values: Any,
 ) -> None:
-    """How much of a decode step attention is: its time beside a floor for everything else."""
+    """Show how much of a decode step attention takes, beside the least time of everything else."""
     from decodecalc.models.weights import LINEAR_BYTES
     from decodecalc.tables.step import step_table
 

@@ -19,34 +19,75 @@ from decodecalc.units import parse_counts, parse_shard
     epilog="Example:  decodecalc sweep --model llama3-8b,llama3-70b --tp 1,8 --engine vllm-triton,sglang-triton "
     "--batch 1:256:x2 --context 1k:128k:x2 --where 'sm_coverage < 0.5' -o idle.csv",
 )
-@click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Models, comma-separated.")
+@click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Models, separated by commas.")
 @click.option(
-    "--tp", default="1", show_default=True, help="Tensor-parallel degrees; those that do not fit are skipped."
+    "--tp",
+    default="1",
+    show_default=True,
+    help="Tensor-parallel degrees; degrees that do not divide a model are skipped.",
 )
-@click.option("--gpu", "-g", default=DEFAULT_GPU, show_default=True, help="GPUs, comma-separated.")
-@click.option("--engine", "-e", default=DEFAULT_ENGINE, show_default=True, help="Engines or servers' names, or all.")
-@click.option("--server", default=None, help="A server, or server@release: what it runs comes first.")
-@click.option("--eager", is_flag=True, help="Plan without CUDA graphs. [default: as under graphs]")
-@click.option("--batch", "-b", default=DEFAULT_BATCH, show_default=True, help="Requests: 1:256:x2.")
-@click.option("--context", "-c", default=DEFAULT_CONTEXT, show_default=True, help="Keys per request: 1k:128k:x2.")
+@click.option("--gpu", "-g", default=DEFAULT_GPU, show_default=True, help="GPUs, separated by commas.")
+@click.option(
+    "--engine", "-e", default=DEFAULT_ENGINE, show_default=True, help="Engines by our name or a server's, or all."
+)
+@click.option(
+    "--server", default=None, help="Also plan the engine that this server (NAME or NAME@RELEASE) chooses by itself."
+)
+@click.option("--eager", is_flag=True, help="Plan launches without CUDA graphs. [default: with CUDA graphs]")
+@click.option(
+    "--batch",
+    "-b",
+    default=DEFAULT_BATCH,
+    show_default=True,
+    help="Requests in the batch: a list 1,4,16 or a range 1:256:x2.",
+)
+@click.option(
+    "--context",
+    "-c",
+    default=DEFAULT_CONTEXT,
+    show_default=True,
+    help="Keys per request: a list 2k,32k or a range 1k:128k:x2.",
+)
 @click.option("--q-len", default="1", show_default=True, help="Query tokens per request.")
-@click.option("--kv-dtype", default="bf16", show_default=True, help="Cache element types, comma-separated.")
-@click.option("--page-size", default="16", show_default=True, help="Page sizes.")
-@click.option("--splits", default=None, help="S, for engines that take one by hand.")
-@click.option("--opt", "opts", multiple=True, metavar="NAME=VALUE", help="An engine's own option (repeatable).")
-@click.option("--select", default=None, help="Columns to write, comma-separated; `time` adds the predicted time.")
-@click.option("--where", default=None, help="Keep rows for which this holds: 'live_blocks < sm_count and batch > 1'.")
 @click.option(
-    "--top", default=None, help="Only the N best: '20 by sm_coverage', '20 by -sm_coverage' for the smallest."
+    "--kv-dtype", default="bf16", show_default=True, help="Element types of the KV cache, separated by commas."
+)
+@click.option("--page-size", default="16", show_default=True, help="Page sizes of the KV cache, in keys.")
+@click.option("--splits", default=None, help="Split counts to try, for engines that let the user set the split count.")
+@click.option(
+    "--opt",
+    "opts",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an option of an engine. It can be given several times.",
+)
+@click.option("--select", default=None, help="Columns to write, separated by commas; `time` adds the predicted time.")
+@click.option(
+    "--where",
+    default=None,
+    help="Keep only rows that satisfy this, for example 'live_blocks < sm_count and batch > 1'.",
 )
 @click.option(
-    "--shard", default=None, metavar="I/N", help="Only the I-th of N parts; the parts in order are the whole."
+    "--top",
+    default=None,
+    help="Keep only the N rows with the largest value ('20 by sm_coverage') or smallest ('20 by -sm_coverage').",
 )
-@click.option("--output", "-o", default=None, help="File .csv or .jsonl, or folder .parquet. [default: CSV to stdout]")
+@click.option(
+    "--shard",
+    default=None,
+    metavar="I/N",
+    help="Compute only part I of N. The parts joined in order are the whole sweep.",
+)
+@click.option(
+    "--output",
+    "-o",
+    default=None,
+    help="A .csv or .jsonl file, or a .parquet folder. [default: CSV to standard output]",
+)
 def command(**values: Any) -> None:
-    """Every combination of the axes as one row: grid, splits, coverage, traffic, and time when asked for.
+    """Plan every combination of the options and write a row for each: grid, splits, coverage, bytes, time.
 
-    Interrupted sweeps continue when the same command is given again: finished parts are kept.
+    When a sweep with --output is interrupted, the same command continues it: finished parts are kept.
     """
     from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, TIME
     from decodecalc.sweeps.run import scenario_range, sweep
@@ -94,7 +135,7 @@ def command(**values: Any) -> None:
             raise
     if not chunks and shard is None and start == first:
         writer.abandon()
-        raise InputError("no chosen engine runs any of these scenarios: see the lines above")
+        raise InputError("none of the chosen engines runs any of these scenarios; the lines above say why")
     writer.finish()
     if values["output"]:
         click.echo(f"wrote {values['output']} ({last - first} scenarios)", err=True)

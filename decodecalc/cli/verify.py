@@ -41,43 +41,68 @@ _OWN_SCENARIO = ("model", "q_heads", "batch", "context", "seq_lens")
     "llama3-8b --tp 8 --batch 1 --context 32k --engine vllm-triton",
 )
 @click.option("--suite", type=click.Choice(SUITES),
-              help="A set of scenarios. [default: quick, or engines with --kernel own, without --model]")  # fmt: skip
+              help="The scenarios to run. [default: quick; engines with --kernel own; none with --model]")  # fmt: skip
 @click.option("--kernel", type=click.Choice(KERNELS), default="bundled", show_default=True,
-              help="Run the bundled kernel under each engine's rule, or the installed engines' own kernels "
-              "(claims 1, 2, 10, 11).")  # fmt: skip
+              help="Launch the bundled kernel by each engine's rule, or run the installed engines' own kernels "
+              "(which checks claims 1, 2, 10, 11).")  # fmt: skip
 @click.option("--traces", metavar="DIR", type=click.Path(file_okay=False),
-              help="With --kernel own: keep the profiler's record of each case's kernels here.")  # fmt: skip
+              help="With --kernel own: write the profiler's record of each case's kernels to this folder.")  # fmt: skip
 @layer_options
 @batch_options
 @cache_options
 @engine_options
 @click.option("--device", "kind", type=click.Choice(["cuda", "interpreter"]), default="cuda", show_default=True,
-              help="A GPU, or Triton's interpreter on the CPU (small shapes; claims 1, 3, 4, 7, 12, 13).")  # fmt: skip
+              help="Run on a GPU, or in Triton's interpreter on the CPU "
+              "(small shapes; claims 1, 3, 4, 7, 12, 13).")  # fmt: skip
 @click.option(
-    "--gpu", "-g", default=None, help="Whose SMs to plan for, off a GPU. [default: h100-sxm; else the live one]"
+    "--gpu",
+    "-g",
+    default=None,
+    help="The GPU to plan for when none is used. [default: h100-sxm; on a GPU it is always that GPU]",
 )
-@click.option("--claims", default=None, metavar="LIST", help="Only these claims: 1,3-5,time. [default: all 13]")
-@click.option("--counters", is_flag=True, help="Also DRAM and L2 counters, by Nsight Compute (ncu).")
-@click.option("--calibration", metavar="FILE", help="From `decodecalc calibrate` (default: shipped or extrapolated).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random tensors.")
-@click.option("--dry-run", is_flag=True, help="Show what would be checked; needs no GPU and no torch.")
 @click.option(
-    "--shard", default=None, metavar="I/N", help="Only the I-th of N parts; `decodecalc report merge` joins them."
+    "--claims", default=None, metavar="LIST", help="Check only these claims, for example 1,3-5,time. [default: all 13]"
 )
-@click.option("--report", "base", metavar="BASE", help="Write BASE.json, BASE.md, BASE.html and BASE.*.svg.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run of the same --report.")
-@click.option("--against", metavar="FILE", help="An earlier run's JSON: show what got worse beyond both spreads.")
-@click.option("--verbose", "-v", is_flag=True, help="Every check on stderr as it is made.")
-@click.option("--format", "-f", "format_", type=click.Choice(FORMATS), default="table", show_default=True)
-@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file.")
+@click.option("--counters", is_flag=True, help="Also read DRAM and L2 counters with Nsight Compute (ncu).")
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed of the random tensors.")
+@click.option("--dry-run", is_flag=True, help="Show what would be checked. This needs neither a GPU nor torch.")
+@click.option(
+    "--shard", default=None, metavar="I/N", help="Run only part I of N; `decodecalc report merge` joins the parts."
+)
+@click.option(
+    "--report", "base", metavar="BASE", help="Write the report as BASE.json, BASE.md, BASE.html and BASE.*.svg."
+)
+@click.option("--resume", is_flag=True, help="Continue an interrupted run that had the same --report.")
+@click.option(
+    "--against",
+    metavar="FILE",
+    help="The JSON report of an earlier run; show what got worse by more than both runs' spread.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Print every check to standard error as soon as it is made.")
+@click.option(
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="The form of the output.",
+)
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
 def command(**values: Any) -> int:
-    """Run a real split-K kernel under each engine's rule and hold every prediction against what happened.
+    """Run a real split-K kernel by each engine's rule and compare every prediction with what happened.
 
-    Thirteen claims per case, each with predicted, observed, difference, verdict and how it was observed. With
-    `--kernel own` the engines' own kernels run instead of the bundled one (`decodecalc engines --runnable` says which
-    are here), and the policies' grids, blocks and kernel names are held against what the profiler saw. Exit code 0:
-    all hold; 1: one does not, or could not be checked; 3: no GPU, torch or Triton. Several GPUs: start it with
-    torchrun, or give each machine a --shard.
+    Each case checks thirteen claims; each claim states the predicted and the observed value, their difference, a
+    verdict and how the value was observed. With `--kernel own` the engines' own kernels run instead of the bundled one
+    (`decodecalc engines --runnable` lists those that can run here), and the policies' grids, blocks and kernel names
+    are compared with what the profiler saw. The exit code is 0 when all claims hold, 1 when one does not hold or could
+    not be checked, and 3 when a GPU, torch or Triton is missing. To use several GPUs, start it with torchrun, or give
+    each machine a --shard.
     """
     from decodecalc.engines import load_policies
     from decodecalc.units import parse_shard
@@ -90,12 +115,12 @@ def command(**values: Any) -> int:
     own = values["kernel"] == "own"
     claims = own_claims(values["claims"]) if own else claim_numbers(values["claims"])
     if values["traces"] and not own:
-        raise InputError("--traces keeps the kernels of --kernel own")
+        raise InputError("--traces needs --kernel own, whose kernels it records")
     if own and values["kind"] == "interpreter":
         raise InputError("--kernel own runs the engines' own kernels, which need a CUDA GPU: leave --device out")
     shard = parse_shard(values["shard"])
     if values["resume"] and not values["base"]:
-        raise InputError("--resume goes on with the run of a --report: give the same --report")
+        raise InputError("--resume continues the run of a --report; give the same --report as before")
     before = None
     if values["against"]:
         from decodecalc.verify.report.files import read_report
@@ -217,7 +242,7 @@ def _planned_gpu(device: Device, name: str | None, ranks: Ranks) -> Gpu:
     from decodecalc.gpus import detect_gpu
 
     if name not in (None, "auto"):
-        raise InputError("--gpu is for planning off a GPU; on one, plans are for the live device")
+        raise InputError("--gpu is for planning without a GPU; with one, plans are for the GPU that runs")
     return detect_gpu(ranks.local)
 
 
@@ -233,7 +258,7 @@ def _dry_run(
 
     planned = deal(planned, *shard) if shard else planned
     if values["format_"] == "html":
-        raise InputError("--dry-run has no page: give --format table, csv, json or markdown")
+        raise InputError("--dry-run writes no HTML page; give --format table, csv, json or markdown")
     emit(dry_run_table(planned, claims, inputs), values["format_"], values["output"])
     return 0
 

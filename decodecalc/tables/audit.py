@@ -54,7 +54,8 @@ def _details(audit: JudgedLaunch) -> Details:
         pairs.append(("setting", audit.setting))
     if audit.plan is not None:
         pairs += [
-            (f"gate {gate.name}", ("yes: " if gate.passed else "no: ") + gate.reason) for gate in audit.plan.gates
+            (f"condition {gate.name}", ("it holds: " if gate.passed else "it does not hold: ") + gate.reason)
+            for gate in audit.plan.gates
         ]
     lines = [
         f"{'holds' if claim.holds else 'DIFFERS'}: {claim.what}: predicted {_value(claim.predicted)}, "
@@ -168,18 +169,18 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("path", "path", align="left"),
         Column("launches", "launches"),
         Column("grid", "grid", grid_text, align="left"),
-        Column("predicted_grid", "predicted", grid_text, align="left"),
+        Column("predicted_grid", "predicted grid", grid_text, align="left"),
         Column("merge_grid", "merge grid", grid_text, align="left"),
         Column("batch", "batch"),
-        *([Column("live_blocks", "live")] if any_of("live_blocks") else []),
+        *([Column("live_blocks", "live blocks")] if any_of("live_blocks") else []),
         Column("sm_coverage" if any_of("sm_coverage") else "sm_coverage_launched", "coverage", percent),
-        Column("stage1_median_s", "stage 1", human_seconds),
-        Column("merge_median_s", "merge", human_seconds),
-        Column("share_of_kernel_time", "share", percent),
-        *([Column("achieved_kv_bytes_per_s", "KV read", human_rate)] if any_of("achieved_kv_bytes_per_s") else []),
-        *([Column("predicted_s", "model", human_seconds)] if any_of("predicted_s") else []),
-        *([Column("s_opt", "S_opt"), Column("best_s", "at S_opt", human_seconds)] if any_of("s_opt") else []),
-        *([Column("saving_s_per_token", "saves/token", human_seconds)] if any_of("saving_s_per_token") else []),
+        Column("stage1_median_s", "stage 1 time", human_seconds),
+        Column("merge_median_s", "merge time", human_seconds),
+        Column("share_of_kernel_time", "share of kernel time", percent),
+        *([Column("achieved_kv_bytes_per_s", "KV read rate", human_rate)] if any_of("achieved_kv_bytes_per_s") else []),
+        *([Column("predicted_s", "predicted time", human_seconds)] if any_of("predicted_s") else []),
+        *([Column("s_opt", "S_opt"), Column("best_s", "time at S_opt", human_seconds)] if any_of("s_opt") else []),
+        *([Column("saving_s_per_token", "saved per token", human_seconds)] if any_of("saving_s_per_token") else []),
     ]
 
 
@@ -193,7 +194,7 @@ def _notes(audit: Audit) -> list[str]:
         if group.explanation:
             lines.append(f"{where}: {group.explanation}")
         if group.note and group.status not in ("match", "consistent"):
-            lines.append(f"{where}: {'needs ' if group.status == 'needs inputs' else ''}{group.note}")
+            lines.append(f"{where}: {'this needs ' if group.status == 'needs inputs' else ''}{group.note}")
     for group in audit.groups:
         if group.engine:
             versions = f" ({group.versions[-1]} to {group.versions[0]})" if len(group.versions) > 1 else ""
@@ -202,13 +203,15 @@ def _notes(audit: Audit) -> list[str]:
         lines += [f"warning, {group.engine} {grid_text(group.group.stage1.grid)}: {w.text}" for w in group.warnings]
     if any(group.against_model.s_opt is not None for group in audit.groups):
         lines.append(
-            "model: predicted time of the plan with its launches; S_opt: the fastest split count, timed for the "
-            "bundled kernel"
+            "predicted time is that of the planned launch. S_opt is the split count of least predicted time, and the "
+            "time at S_opt is predicted for the bundled kernel."
         )
     if any(group.sm_coverage is not None for group in audit.groups):
-        lines.append("coverage: share of the SMs with a live block")
+        lines.append("coverage is the share of the SMs that get a block with keys to read.")
     elif any(group.launched_coverage is not None for group in audit.groups):
-        lines.append("coverage: share of the SMs that the grid could cover; give the lengths for live blocks")
+        lines.append(
+            "coverage is the share of the SMs that the grid could cover; give the lengths to count live blocks only."
+        )
     return [plain(line) for line in dict.fromkeys([*audit.notes, *lines])]
 
 

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from decodecalc.scenario import Scenarios
 
 NOTES = (
-    "our kernel is the bundled kernel under the engine's rule, and regret is its time over that at S_opt. its kernel "
-    "is the engine's own; it has no time where it was not calibrated on this GPU.",
-    "set is what to type into the server for this step alone. It is shown where the values were timed on a GPU, and "
-    "where the gain is larger than the error of the ratio of two predictions.",
+    "Times are for one layer. S* is the smallest split count whose first wave covers every SM. S_opt is the split "
+    "count "
+    "of least predicted time for the bundled kernel, which takes the time at S_opt.",
+    "engine's splits is the count that the engine's own rule picks. rule's time is that of the bundled kernel launched "
+    "by this rule, and regret is the rule's time divided by the time at S_opt.",
+    "engine's time is that of the engine's own kernel; it is missing where that kernel was not calibrated on this GPU.",
+    "setting is what to pass to the server for this step alone, and new time is the engine's time with it. A setting "
+    "is "
+    "shown only where its values were timed on a GPU and the gain exceeds the error of two predictions' ratio.",
 )
 FEW_ENGINES = 3  # up to this many, the sentences say of every engine what can be advised, not only what should be set
 
@@ -85,7 +90,10 @@ def choose_table(
         for row in rows:
             row["advice"] = advised.get(row["engine"])
         notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
-    lines = [f"L2 {l2}, graph launches; calibration {known.label_of(BUNDLED)}", *capacity_notes(request)]
+    lines = [
+        f"The L2 is {l2} and kernels are launched from a CUDA graph; calibration: {known.label_of(BUNDLED)}",
+        *capacity_notes(request),
+    ]
     inputs = {**request.inputs, "l2": l2, "calibration": known.label_of(BUNDLED)}
     columns = _curve_columns() if curve else _columns(rows)
     return Table(
@@ -113,8 +121,8 @@ def _verdict(group: LayerGroup, batch: Batch, found: Choice) -> str:
     layers = "" if group.name == "all" else f"{group.name} layers, "
     return (
         f"{layers}batch {batch.size}, {batch.max_seq_len} keys: S* {found.s_star} "
-        f"({human_seconds(found.s_star_s)}), S_opt {found.s_opt} = {found.split_keys} keys a split "
-        f"({human_seconds(found.total_s)}), unsplit {human_seconds(found.unsplit_s)}; {found.variant}"
+        f"takes {human_seconds(found.s_star_s)}, S_opt {found.s_opt} ({found.split_keys} keys in a split) takes "
+        f"{human_seconds(found.total_s)}, and one split takes {human_seconds(found.unsplit_s)}; kernel: {found.variant}"
     )
 
 
@@ -188,14 +196,14 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("context", "keys"),
         Column("s_star", "S*"),
         Column("s_opt", "S_opt"),
-        Column("s_opt_s", "at S_opt", human_seconds),
-        Column("splits_live", "its S", rank=0),
-        Column("rule_s", "our kernel", human_seconds, rank=3),
+        Column("s_opt_s", "time at S_opt", human_seconds),
+        Column("splits_live", "engine's splits", rank=0),
+        Column("rule_s", "rule's time", human_seconds, rank=3),
         Column("regret", "regret", _times, rank=2),
-        Column("own_kernel_s", "its kernel", human_seconds, rank=0),
-        Column("flag", "set", align="left", rank=0),
-        Column("flag_s", "then", human_seconds, rank=0),
-        Column("saves_s_per_token", "saves/token", human_seconds, rank=0),
+        Column("own_kernel_s", "engine's time", human_seconds, rank=0),
+        Column("flag", "setting", align="left", rank=0),
+        Column("flag_s", "new time", human_seconds, rank=0),
+        Column("saves_s_per_token", "saved per token", human_seconds, rank=0),
     ]
 
 
@@ -204,9 +212,9 @@ def _curve_columns() -> list[Column]:
         Column("layer_group", "layers", align="left"),
         Column("batch", "batch"),
         Column("context", "keys"),
-        Column("splits", "S"),
-        Column("split_keys", "keys/split"),
+        Column("splits", "splits"),
+        Column("split_keys", "keys per split"),
         Column("total_s", "time", human_seconds),
-        Column("over_best", "over best", _times),
+        Column("over_best", "time / best time", _times),
         Column("is_s_opt", "S_opt", lambda v: "<-" if v else "", align="left"),
     ]

@@ -35,11 +35,13 @@ def engines_table() -> Table:
     columns = [
         Column("engine", "engine", align="left"),
         Column("versions", "newest version", _newest, align="left"),
-        Column("word_for_split", "its word", align="left"),
-        Column("split_flag", "its split flag", align="left"),
+        Column("word_for_split", "name for a split", align="left"),
+        Column("split_flag", "split flag", align="left"),
         Column("title", "what it is", align="left"),
     ]
-    return Table("engines", {}, rows, columns, notes=["`decodecalc engines NAME` shows the rule, sources and options"])
+    return Table(
+        "engines", {}, rows, columns, notes=["`decodecalc engines NAME` shows an engine's rule, sources and options."]
+    )
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:
@@ -103,7 +105,7 @@ def engine_table(spec: str) -> Table:
         Column("option", "option", align="left"),
         Column("kind", "kind", align="left"),
         Column("default", "default", align="left"),
-        Column("engine_flag", "engine's flag", align="left"),
+        Column("engine_flag", "the engine's flag", align="left"),
         Column("help", "help", align="left"),
     ]
     inputs = {

@@ -40,15 +40,16 @@ def gpus_table() -> Table:
         Column("l2_bytes", "L2", human_bytes),
         Column("tensor_bf16_flop_per_s", "bf16 TFLOP/s", tera),
         Column("tensor_fp8_flop_per_s", "fp8 TFLOP/s", tera),
-        Column("ridge_bf16_flop_per_byte", "ridge", lambda v: f"{v:.0f}"),
+        Column("ridge_bf16_flop_per_byte", "ridge FLOP/B", lambda v: f"{v:.0f}"),
         Column("kernels_measured", "measured", count, rank=2),
         Column("kernels_fitted", "fitted", count, rank=2),
         Column("kernels_extrapolated", "extrapolated", count, rank=2),
     ]
     notes = [
-        "dense peaks, FP32 accumulate; `decodecalc gpus NAME` shows sources",
-        "measured, fitted, extrapolated: kernels whose time parameters were measured there, fitted to public timings "
-        "of that GPU, or taken from another GPU; `decodecalc gpus NAME` lists them",
+        "Peaks are for dense matrices with FP32 accumulation. ridge is the FLOP per byte at which the bf16 peak and "
+        "the bandwidth are balanced. `decodecalc gpus NAME` shows the sources.",
+        "measured, fitted and extrapolated count the kernels whose time parameters were measured on that GPU, fitted "
+        "to public timings of it, or taken from another GPU. `decodecalc gpus NAME` lists them.",
     ]
     return Table("gpus", {}, rows, columns, notes=notes)
 

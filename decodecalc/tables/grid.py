@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 NOTES = (
-    "S req, launch, live: splits that the rule asked for, that the grid has, that have keys to read.",
-    "coverage: share of the SMs that get a block with keys to compute on; S*: splits whose first wave covers the SMs "
-    "(not the fastest).",
+    "splits asked is the split count that the engine's rule asks for, splits launched is the count that the grid has, "
+    "and splits live is the count of those that have keys to read.",
+    "coverage is the share of the SMs that get a block with keys to compute on. S* is the smallest split count whose "
+    "first wave covers every SM; it need not be the fastest. S_opt is the count of least predicted time.",
 )
 
 
@@ -41,13 +42,13 @@ def grid_table(request: Request) -> Table:
         rows = [r for _, r in ranked]
     notes = [*NOTES, *capacity_notes(request)]
     if any(r["default_of"] for r in rows):
-        notes.append("default of: servers whose newest release runs this engine here by itself.")
+        notes.append("default of names the servers whose newest release chooses this engine here by itself.")
     notes += _unplanned(request)
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(set(cases)) == 1:
         notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
     if len(rows) <= 4 and len(s.engines) <= 2:
-        notes += [f"gate {r['engine']} {g['name']}: {_mark(g)}{g['reason']}" for r in rows for g in r["gates"]]
+        notes += [f"{r['engine']}: condition {g['name']} {_mark(g)}: {g['reason']}" for r in rows for g in r["gates"]]
     notes += dict.fromkeys(f"not shown: {because(r['engine'], r['gates'][0]['reason'])}" for r in refused)
     return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes, shown=rows)
 
@@ -58,7 +59,7 @@ def _place_in_table(row: dict[str, Any]) -> tuple[bool, bool, float]:
 
 
 def _mark(gate: dict[str, Any]) -> str:
-    return "yes, " if gate["passed"] else "no, "
+    return "holds" if gate["passed"] else "does not hold"
 
 
 def _mark_defaults(request: Request, rows: list[dict[str, Any]]) -> None:
@@ -163,13 +164,17 @@ def _rereads(rows: list[dict[str, Any]]) -> list[str]:
     """Engines whose blocks ask for a key once per query head (or per tile of query rows)."""
     again = [r for r in rows if r["kv_reads_per_key"] is not None and r["kv_reads_per_key"] >= 2]
     times = ", ".join(f"{r['engine']} {r['kv_reads_per_key']:.3g} times" for r in again)
-    return [f"keys are asked for more than once (query heads do not share them): {times}"] if again else []
+    return (
+        [f"these engines request every key more than once, because query heads do not share the load: {times}"]
+        if again
+        else []
+    )
 
 
 def _extra_kernels(rows: list[dict[str, Any]]) -> list[str]:
     """Engines that launch a kernel before stage 1."""
     with_scheduler = [r for r in rows if r["scheduler_kernels"]]
-    return [f"a scheduler kernel runs first: {_named(with_scheduler)}"] if with_scheduler else []
+    return [f"these engines first run a scheduler kernel: {_named(with_scheduler)}"] if with_scheduler else []
 
 
 def _invariance(rows: list[dict[str, Any]]) -> list[str]:
@@ -182,12 +187,14 @@ def _invariance(rows: list[dict[str, Any]]) -> list[str]:
     priced = [r for r in priced if r["invariant_live_blocks"] != r["live_blocks"]]
     if priced:
         change = ", ".join(f"{r['engine']} {r['live_blocks']} to {r['invariant_live_blocks']}" for r in priced)
-        lines.append(f"splits depend on the batch; --batch-invariant changes live blocks: {change}")
+        lines.append(
+            f"the splits depend on the batch; --batch-invariant fixes them and changes the live blocks: {change}"
+        )
     if by_hand:
         options = ", ".join(f"{r['engine']} --opt {r['invariant_option']}" for r in by_hand)
-        lines.append(f"splits depend on the batch unless fixed by hand: {options}")
+        lines.append(f"the splits depend on the batch unless an option fixes them: {options}")
     if never:
-        lines.append(f"splits depend on the batch, and nothing changes that: {_named(never)}")
+        lines.append(f"the splits depend on the batch and no option fixes them: {_named(never)}")
     return lines
 
 
@@ -233,19 +240,19 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     columns += [Column("default_of", "default of", lambda v: ", ".join(v), align="left")] if marked else []
     columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
     columns += [Column("batch", "batch"), Column("context", "keys")]
-    columns += [Column("q_len", "q")] if varies("q_len") else []
+    columns += [Column("q_len", "query tokens")] if varies("q_len") else []
     return [
         *columns,
         Column("path", "path", align="left"),
         Column("grid", "grid", grid_text, align="left", rank=0),
         Column("launched_blocks", "blocks", rank=2),
         Column("live_blocks", "live blocks", rank=0),
-        *([Column("working_blocks", "working", rank=0)] if idle else []),
+        *([Column("working_blocks", "blocks in window", rank=0)] if idle else []),
         Column("sm_coverage", "coverage", percent, rank=0),
         Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
-        Column("splits_requested", "S req", splits),
-        Column("splits_launched", "S launch"),
-        Column("splits_live", "S live", splits),
+        Column("splits_requested", "splits asked", splits),
+        Column("splits_launched", "splits launched"),
+        Column("splits_live", "splits live", splits),
         Column("s_star", "S*", rank=0),
         *([Column("s_opt", "S_opt", rank=0)] if any(r["s_opt"] is not None for r in rows) else []),
         Column("merge_grid", "merge grid", grid_text, align="left", rank=2),

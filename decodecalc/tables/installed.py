@@ -24,15 +24,15 @@ def installed_table(path: str | None, gpu: str | None = None) -> tuple[Table, in
         notes = [*_servers(gpu), *notes]
     columns = [
         Column("package", "package", align="left"),
-        Column("package_version", "installed", align="left"),
+        Column("package_version", "installed version", align="left"),
         Column("engine", "policy", align="left"),
-        Column("policy_version", "version used", align="left"),
+        Column("policy_version", "policy's version", align="left"),
         Column("status", "verdict", align="left"),
         Column("checks", "checks"),
-        Column("differing", "differ"),
+        Column("differing", "differing checks"),
     ]
     where = path or "this interpreter's packages"
-    heading = [f"engines of {where} against our policies, read from their sources (nothing was imported)"]
+    heading = [f"The engines of {where} are compared with our policies by reading their sources; nothing is imported"]
     inputs = {"path": path}
     shown = [_summary(v) for v in verdicts]
     table = Table("engines", inputs, rows, columns, heading, notes, shown=shown)
@@ -103,11 +103,12 @@ def _notes(v: Verdict) -> list[str]:
     missing = {o.file for o in v.outcomes if o.status == "no source"}
     if missing:
         lines.append(
-            f"{installed}: {', '.join(sorted(missing))} not shipped (compiled only): {name} was chosen by the version "
-            f"number; --path takes a source checkout or archive"
+            f"{installed}: {', '.join(sorted(missing))} is not in the package, which holds compiled code only. {name} "
+            f"was chosen by "
+            f"the version number; --path takes a source checkout or archive"
         )
     elif not v.outcomes:
-        lines.append(f"{installed}: {name} has no checks: it was chosen by the version number")
+        lines.append(f"{installed}: {name} has no checks, so it was chosen by the version number")
     return lines
 
 

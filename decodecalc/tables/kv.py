@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
 NOTES = (
-    "bytes a token: on one GPU, over the layers of the group that store keys; a window stops growing when it is full.",
-    "sequences: those whose cache fits beside the weights. Pages are counted whole; padding of groups is not.",
+    "Bytes per token are those on one GPU, over the layers of the group that store keys. The cache of a window stops "
+    "growing when the window is full.",
+    "sequences is the number whose cache fits beside the weights, and tokens is their total. Partly used pages count "
+    "as "
+    "whole pages; padding between layer groups is not counted.",
 )
 
 
@@ -54,24 +57,25 @@ def kv_table(
     heading = [
         " ".join([model.name, *degrees]) + f" on {gpu.name}, KV {kv.dtype}, page {kv.page_size}",
         *_groups(size),
-        f"{size.token_bytes:.10g} bytes a token on each GPU"
-        + (f"; {size.growing_token_bytes:.10g} in a long sequence, whose windows are full" if _bounded(size) else ""),
+        f"{size.token_bytes:.10g} bytes per token on each GPU"
+        + (f"; {size.growing_token_bytes:.10g} once the windows of a long sequence are full" if _bounded(size) else ""),
     ]
     if size.state_bytes:
-        heading.append(f"{human_bytes(size.state_bytes)} of recurrent states a sequence")
+        heading.append(f"{human_bytes(size.state_bytes)} of recurrent states per sequence")
     copies = max(group.copies for group in size.groups)
     if copies > 1:
         heading.append(
-            f"{copies} ranks hold the same KV heads: tensor parallelism beyond them does not divide the cache"
+            f"{copies} ranks hold the same KV heads, so more tensor parallelism does not make the cache of a rank "
+            f"smaller"
         )
     notes = list(NOTES)
     if available is None:
-        notes.append("what fits is not known: the weights or the GPU's memory are not")
+        notes.append("How many sequences fit is not known, because the weights or the GPU's memory are not known")
     elif available <= 0:
-        notes.append("the weights leave no room for a cache on this GPU")
+        notes.append("The weights leave no room for a cache on this GPU")
     else:
-        tokens = f", {size.tokens(available) * dcp} tokens" if size.keeps_every_token else ""
-        notes.insert(0, f"{human_bytes(available)} for the cache{tokens}")
+        tokens = f", which is room for {size.tokens(available) * dcp} tokens" if size.keeps_every_token else ""
+        notes.insert(0, f"{human_bytes(available)} of memory are left for the cache{tokens}")
     everything = {**(inputs or {}), "cache": size.to_dict(), "available_bytes": available}
     return Table("kv", everything, rows, _columns(), heading, notes)
 
@@ -85,12 +89,16 @@ def _groups(size: CacheSize) -> list[str]:
     for group in size.groups:
         shared = group.layers - group.stored_layers
         parts = [f"{group.stored_layers} of {group.layers} layers store" if shared else f"{group.layers} layers"]
-        heads = f"{group.kv_heads} KV head{'s' if group.kv_heads > 1 else ''} a rank"
-        parts += [heads, f"{group.key_bytes:.10g} B a token and layer", f"{group.token_bytes:.10g} B in all"]
+        heads = f"{group.kv_heads} KV head{'s' if group.kv_heads > 1 else ''} per rank"
+        parts += [
+            heads,
+            f"{group.key_bytes:.10g} B per token and layer",
+            f"{group.token_bytes:.10g} B per token over these layers",
+        ]
         if group.compress is not None:
-            parts.append(f"one entry for {group.compress} tokens")
+            parts.append(f"one cache entry for every {group.compress} tokens")
         if group.window is not None:
-            parts.append(f"at most {group.window} tokens")
+            parts.append(f"a window of at most {group.window} tokens")
         lines.append(f"{group.layer_group}: " + ", ".join(parts))
     return lines
 
@@ -108,7 +116,7 @@ def _row(size: CacheSize, context: int, available: float | None) -> dict[str, An
 def _columns() -> list[Column]:
     return [
         Column("context", "context", rank=0),
-        Column("sequence_bytes", "a sequence", human_bytes, rank=0),
-        Column("sequences", "sequences", rank=0),
-        Column("tokens", "tokens"),
+        Column("sequence_bytes", "bytes per sequence", human_bytes, rank=0),
+        Column("sequences", "sequences that fit", rank=0),
+        Column("tokens", "tokens that fit"),
     ]

@@ -18,8 +18,10 @@ def merge_table(request: Request) -> Table:
     """Traffic of every plan for one layer, and for the layers of its group together (`_step`: one decode step)."""
     rows: list[dict[str, Any]] = []
     notes = [
-        "state: one partial state of one (token, query head, split); moved: live states written and read back;",
-        "allocated: what the buffers would move if every launched split were live: an upper bound, not traffic.",
+        "A partial state is what one split leaves for one token and query head. Stage 1 writes the states of live "
+        "splits "
+        "and the merge reads them back; states / KV compares these bytes with the KV bytes that are read.",
+        "buffers / KV is the same ratio if every launched split were live. It is an upper bound and not traffic.",
     ]
     for item in request.scenarios.plans():
         if not isinstance(item, Planned):
@@ -49,7 +51,7 @@ def merge_table(request: Request) -> Table:
         if not found.merge_worthwhile:
             notes.append(
                 f"{plan.engine} at {item.batch.max_seq_len} keys: partial states move {percent(found.partial_share)} "
-                f"of the KV bytes (over {percent(WORTHWHILE_SHARE)}): fewer splits deserve a look"
+                f"of the KV bytes (over {percent(WORTHWHILE_SHARE)}), so fewer splits may be faster"
             )
     return Table("merge", request.inputs, rows, _columns(rows), request.heading, list(dict.fromkeys(notes)))
 
@@ -62,13 +64,13 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("batch", "batch"),
         Column("context", "keys"),
         Column("path", "path"),
-        Column("splits_live_max", "live"),
-        Column("partial_state_bytes", "state B"),
-        Column("partial_written_bytes", "written B"),
-        Column("partial_read_bytes", "read B"),
-        Column("kv_read_bytes", "KV B"),
-        Column("partial_share", "moved/KV", percent),
-        Column("partial_allocated_share", "allocated/KV", percent),
-        Column("kv_read_step_bytes", "KV/token", human_bytes),
-        Column("partial_traffic_step_bytes", "states/token", human_bytes),
+        Column("splits_live_max", "live splits"),
+        Column("partial_state_bytes", "bytes per state"),
+        Column("partial_written_bytes", "bytes written"),
+        Column("partial_read_bytes", "bytes read"),
+        Column("kv_read_bytes", "KV bytes"),
+        Column("partial_share", "states / KV", percent),
+        Column("partial_allocated_share", "buffers / KV", percent),
+        Column("kv_read_step_bytes", "KV per token", human_bytes),
+        Column("partial_traffic_step_bytes", "states per token", human_bytes),
     ]

@@ -10,8 +10,10 @@ from decodecalc.sanity import replication_lines
 from decodecalc.tables.table import Column, Table
 
 SPARSE_NOTES = (
-    "topk: cache entries that a query token reads by a list; compress ratio: tokens behind one entry of that list",
-    "indexer: query heads x width of an index key; every index key of the sequence is read to make the list",
+    "topk is the number of cache entries that a query token reads from a list. compress ratio is the number of tokens "
+    "that one entry of the list stands for.",
+    "indexer gives the indexer's query heads x the elements of an index key. The indexer reads every index key of the "
+    "sequence to make the list.",
 )
 
 
@@ -41,7 +43,7 @@ def zoo_table() -> Table:
         *(Column(k, k.replace("_", " ")) for k in ("layers", "attention_layers", "q_heads", "kv_heads", "head_dim")),
         Column("valid_tp", "valid tp", align="left"),
     ]
-    return Table("models", {}, rows, columns, notes=["heads are those of the first layer group; before sharding"])
+    return Table("models", {}, rows, columns, notes=["The heads are those of the first layer group, before sharding."])
 
 
 def model_table(spec: str, tp: int) -> Table:
@@ -80,7 +82,7 @@ def model_table(spec: str, tp: int) -> Table:
     heading = [
         f"{model.name} ({model.model_type}): {model.total_layers} layers, {model.attention_layers} softmax attention"
         + longest,
-        f"valid tp: {', '.join(map(str, model.valid_tp()))}; shown: one rank at tp {tp}",
+        f"valid tp: {', '.join(map(str, model.valid_tp()))}; the table shows one rank at tp {tp}",
         f"source: {model.source}",
     ]
     notes = [f"warning: {w}" for w in model.warnings] + list(model.notes)
@@ -91,7 +93,7 @@ def model_table(spec: str, tp: int) -> Table:
         sharing = sum(row["layers"] - row["stored_layers"] for row in rows)
         notes.append(
             f"KV cache of one token on this rank ({declared.dtype}"
-            f"{', as the checkpoint declares' if model.kv_dtype else ''}): {stored:.0f} B stored over all layers"
+            f"{', as the checkpoint declares' if model.kv_dtype else ''}): {stored:.0f} B are stored over all layers"
             + (f"; all layers read {read:.0f} B, since {sharing} of them read what others store" if sharing else "")
             + (", index keys not counted" if any(row["indexer"] for row in rows) else "")
         )

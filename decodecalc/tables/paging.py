@@ -21,10 +21,17 @@ def paging_table(request: Request, allocator_page: int | None, page_ids: str | N
     kv = replace(request.scenarios.kv, allocator_page_size=allocator_page)
     ratio = allocator_ratio(kv)
     rows: list[dict[str, Any]] = []
-    notes = ["one int32 page id per page: bandwidth is negligible, the dependent load before every tile is not"]
+    notes = [
+        "The block table has one int32 page id per page. Its bandwidth is negligible, but every tile must wait for "
+        "its page "
+        "ids before its keys can be loaded.",
+        "Page ids per tile counts the ids that a tile needs, and contiguous bytes is the longest piece that lies in "
+        "one "
+        "place in memory.",
+    ]
     for item in request.scenarios.plans():
         if not isinstance(item, Planned):
-            notes.append(f"start-up error: {because(item.engine, item.reason)}")
+            notes.append(f"the engine refuses to start: {because(item.engine, item.reason)}")
             continue
         rows.append(
             {
@@ -41,7 +48,7 @@ def paging_table(request: Request, allocator_page: int | None, page_ids: str | N
         ids = parse_counts(page_ids, "--page-ids")
         check_rows(len(ids) * ratio, "kernel pages", "give fewer --page-ids")
         expanded = expand_page_ids(ids, ratio)
-        notes.append(f"allocator pages {ids} are kernel pages {expanded}")
+        notes.append(f"the allocator's pages {ids} are the kernel's pages {expanded}")
         for row in rows:
             row["allocator_page_ids"], row["kernel_page_ids"] = ids, expanded
     return Table("paging", request.inputs, rows, _columns(rows), request.heading, list(dict.fromkeys(notes)))
@@ -53,14 +60,18 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("engine", "engine", align="left"),
         Column("layer_group", "layers", align="left"),
         Column("context", "keys"),
-        Column("page_size", "page"),
+        Column("page_size", "page size"),
         Column("layout", "layout", align="left"),
-        Column("table_entries", "entries"),
-        Column("table_bytes", "table B"),
-        Column("table_share", "table/KV head", percent),
-        Column("tile_keys", "tile"),
-        Column("ids_per_tile", "ids/tile"),
-        Column("tile_straddles", "straddles"),
-        Column("run_bytes", "run B"),
-        *([Column("allocator_page_size", "allocator page"), Column("allocator_ratio", "ratio")] if expands else []),
+        Column("table_entries", "table entries"),
+        Column("table_bytes", "table bytes"),
+        Column("table_share", "table / KV head", percent),
+        Column("tile_keys", "tile keys"),
+        Column("ids_per_tile", "page ids per tile"),
+        Column("tile_straddles", "tile spans pages"),
+        Column("run_bytes", "contiguous bytes"),
+        *(
+            [Column("allocator_page_size", "allocator page"), Column("allocator_ratio", "kernel pages in it")]
+            if expands
+            else []
+        ),
     ]

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 NOTES = (
-    "time: one layer; token: all layers of all layer groups. Terms add up to time; 90 % interval in low..high.",
-    "roofline and overhead + bytes are baselines, not predictions.",
+    "time is for one layer, and token time is for all layers of all layer groups. The interval from low to high is "
+    "meant "
+    "to hold 90 % of measured times.",
+    "The columns from launch to merge add up to time. roofline (bytes over the data sheet's bandwidth) and overhead + "
+    "bytes (launches plus bytes at the sustained bandwidth) are simpler estimates to compare with, not predictions.",
 )
+
+WAYS = {"graph": "from a CUDA graph", "stream": "one by one on a stream"}
 
 
 def predict_table(
@@ -53,7 +58,7 @@ def predict_table(
             notes.update(dict.fromkeys(f"{item.plan.engine}: {note}" for note in p.notes))
     _add_tokens(rows, len(s.layer_groups))
     labels = dict.fromkeys(row["calibration"] for row in rows) or {known.label: None}
-    lines = [f"L2 {l2}, {launch} launches; calibration {label}" for label in labels]
+    lines = [f"The L2 is {l2} and kernels are launched {WAYS[launch]}; calibration: {label}" for label in labels]
     lines += capacity_notes(request)
     shown = [*lines, *NOTES, *notes, *(_provenance(rows) if provenance else ())]
     inputs = {**request.inputs, "kernel": kernel, "l2": l2, "launch": launch, "calibration": known.label}
@@ -145,11 +150,11 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         *columns,
         Column("batch", "batch"),
         Column("context", "keys", rank=0),
-        Column("splits_live", "live"),
+        Column("splits_live", "live splits"),
         Column("total_s", "time", human_seconds, rank=0),
         Column("low_s", "low", human_seconds, rank=0),
         Column("high_s", "high", human_seconds, rank=0),
-        Column("token_s", "token", human_seconds),
+        Column("token_s", "token time", human_seconds),
         *([Column("floor_s", "at least", human_seconds, rank=0)] if any(r["total_s"] is None for r in rows) else []),
         Column("bound", "bound by", lambda v: BOUNDS[v], align="left", rank=0),
         Column("launch_s", "launch", human_seconds, rank=2),
@@ -162,7 +167,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("gap_s", "gap", human_seconds, rank=2),
         Column("merge_s", "merge", human_seconds, rank=2),
         Column("roofline_s", "roofline", human_seconds),
-        Column("overhead_plus_bytes_s", "ovh+bytes", human_seconds),
+        Column("overhead_plus_bytes_s", "overhead + bytes", human_seconds),
         *([Column("numbers", "numbers", align="left")] if varies("numbers") else []),
         *([Column("extrapolated", "extrapolated", lambda v: f"{len(v)} parameters" if v else cell("no"))]
           if any(row["extrapolated"] for row in rows) else []),

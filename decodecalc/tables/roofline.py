@@ -30,11 +30,13 @@ def roofline_table(request: Request, compare: bool = False) -> Table:
             notes.append(f"not shown: {because(item.engine, item.reason)}")
             continue
         rows.append(_row(item.plan, item.layer_group.name, item.batch.size, item.batch.max_seq_len))
-        notes.append(f"peak: {rows[-1]['peak_reason']}")
+        notes.append(f"The compute peak is taken from: {rows[-1]['peak_reason']}")
     if compare:
         rows += _variants(request)
     notes.append(
-        "roofline: bytes over bandwidth or FLOP over peak, no launch, latency or wave: a floor, not a prediction"
+        "roofline is the larger of bytes over bandwidth and FLOP over peak. It leaves out launches, latency and "
+        "waves, so "
+        "it is a lower bound and not a prediction."
     )
     return Table("roofline", request.inputs, rows, _columns(), request.heading, list(dict.fromkeys(notes)))
 
@@ -82,12 +84,12 @@ def _columns() -> list[Column]:
         Column("flop", "FLOP", lambda v: f"{v:.3g}"),
         Column("kv_read_bytes", "KV read", human_bytes),
         Column("intensity_flop_per_byte", "FLOP/B"),
-        Column("ridge_flop_per_byte", "ridge"),
-        Column("memory_bound_factor", "mem-bound", times),
+        Column("ridge_flop_per_byte", "ridge FLOP/B"),
+        Column("memory_bound_factor", "ridge / intensity", times),
         Column("tile_rows", "tile rows"),
         Column("tile_live_rows", "live rows"),
-        Column("tile_wasted_row_share", "wasted", percent),
-        Column("tile_kv_bytes", "tile B"),
+        Column("tile_wasted_row_share", "wasted rows", percent),
+        Column("tile_kv_bytes", "tile KV bytes"),
         Column("tile_flop", "tile FLOP"),
         Column("roofline_s", "roofline", human_seconds),
     ]

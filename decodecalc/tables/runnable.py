@@ -16,13 +16,13 @@ def runnable_table(engine: str | None = None) -> Table:
         Column("engine", "engine", align="left"),
         Column("runnable", "can run here", lambda yes: "yes" if yes else "no", align="left"),
         Column("package", "package", align="left"),
-        Column("version", "its version", align="left"),
-        Column("policy_version", "version of the policy", align="left"),
-        Column("where", "found", align="left"),
-        Column("calls", "what is called", align="left"),
-        Column("reason", "why not", align="left"),
+        Column("version", "package version", align="left"),
+        Column("policy_version", "policy's version", align="left"),
+        Column("where", "found at", align="left"),
+        Column("calls", "function that is called", align="left"),
+        Column("reason", "why it cannot run", align="left"),
     ]
-    notes = ["`decodecalc verify --kernel own` runs these kernels; it needs a CUDA GPU"]
+    notes = ["`decodecalc verify --kernel own` runs these kernels. It needs a CUDA GPU."]
     if engine is not None and not rows:
         notes = [f"no runner calls the own kernel of {engine}"]
     return Table("engines", {"runnable": True}, rows, columns, notes=notes)

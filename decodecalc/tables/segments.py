@@ -28,7 +28,7 @@ def segments_table(request: Request, only: int | None = None) -> Table:
             raise InputError(f"--request must be between 0 and {batch.size - 1}, not {only}")
         which = 0 if only is None and batch.is_uniform else only
         if only is None and batch.is_uniform and batch.size > 1:
-            notes.append(f"all {batch.size} requests are alike: request 0 is shown")
+            notes.append(f"all {batch.size} requests have the same length, so only request 0 is shown")
         for segment in segments(plan, which):
             rows.append(
                 {

@@ -78,10 +78,10 @@ def _what(found: Serving) -> list[str]:
         for name, value in (("TP", command.tp), ("DP", command.dp), ("PP", command.pp), ("DCP", command.dcp))
         if value > 1
     ]
-    heads = f"{geo.q_heads} query and {geo.kv_heads} KV head{'s' if geo.kv_heads > 1 else ''} a rank"
+    heads = f"{geo.q_heads} query and {geo.kv_heads} KV head{'s' if geo.kv_heads > 1 else ''} per rank"
     parts = [" ".join([found.model.name, *degrees]), heads, f"{found.model.attention_layers} attention layers"]
     if found.memory.weights is not None:
-        parts.append(f"weights {human_bytes(found.memory.weights)} a GPU")
+        parts.append(f"weights {human_bytes(found.memory.weights)} per GPU")
     lines = _line("model", ", ".join(parts))
     if found.refused is None:
         lines += _line("backend", _backend(found))
@@ -90,9 +90,9 @@ def _what(found: Serving) -> list[str]:
 
 def _backend(found: Serving) -> str:
     answer = found.layers[0].answer
-    how = "asked for by name" if answer.forced else "the server's own choice"
+    how = "the command names it" if answer.forced else "the server chooses it by itself"
     others = [c.name for c in answer.candidates if not c.valid]
-    parts = [f"{_runs(found)}: {how}"]
+    parts = [f"{_runs(found)} ({how})"]
     if answer.engine is not None:
         version = f"@{answer.engine_version}" if answer.engine_version else ""
         parts.append(f"planned as {answer.engine}{version}")
@@ -100,9 +100,9 @@ def _backend(found: Serving) -> str:
         seen = answer.kernel_page_size
         inner = f" (the kernel sees {seen})" if seen not in (None, answer.page_size) else ""
         parts.append(f"pages of {answer.page_size} key{'s' if answer.page_size > 1 else ''}{inner}")
-    parts.append("no CUDA graphs" if found.command.eager else "CUDA graphs")
+    parts.append("without CUDA graphs" if found.command.eager else "with CUDA graphs")
     if others and not answer.forced:
-        parts.append(f"passed over {', '.join(others[:3])}{', …' if len(others) > 3 else ''} (-v says why)")
+        parts.append(f"not chosen: {', '.join(others[:3])}{', …' if len(others) > 3 else ''} (-v says why)")
     return ", ".join(parts)
 
 
@@ -176,13 +176,13 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("context", "keys"),
         *([Column("layer_group", "layers", align="left")] if groups else []),
         Column("grid", "grid", grid_text, align="left", rank=0),
-        Column("live_blocks", "live"),
+        Column("live_blocks", "blocks"),
         Column("sm_coverage", "coverage", percent, rank=0),
         Column("splits_live", "splits", lambda v: summary(v) if isinstance(v, list) else str(v)),
-        Column("layer_s", "a layer", human_seconds, rank=0),
+        Column("layer_s", "per layer", human_seconds, rank=0),
         Column("attention_s", "attention", human_seconds, rank=0),
-        Column("rest_floor_s", "rest, min", human_seconds),
-        Column("kv_bytes", "KV", human_bytes),
+        Column("rest_floor_s", "least rest", human_seconds),
+        Column("kv_bytes", "KV bytes", human_bytes),
         Column("fits", "fits", lambda v: "yes" if v else "no", align="left", rank=0),
     ]
 
@@ -193,9 +193,9 @@ def _below(found: Serving, verbose: bool) -> list[str]:
         for index, advice in enumerate(found.advice):
             lines += _line("change" if not index else "", f"{advice.flag}: {advice.why}")
     elif found.refused is None:
-        lines += _line("change", "nothing that is known here makes it faster or fit more.")
+        lines += _line("change", "No change that is known here makes it faster or lets more sequences fit.")
     share = _share(found)
-    lines += _line("time", f"{found.calibration.label}; L2 cold{share}")
+    lines += _line("time", f"calibration: {found.calibration.label}; the L2 is cold{share}")
     if found.command.ignored:
         lines += _line("ignored", " ".join(found.command.ignored))
     shown = found.notes if verbose else found.notes[:MOST_NOTES]
@@ -211,12 +211,12 @@ def _share(found: Serving) -> str:
     if full is None or full.floor is None or full.attention is None:
         return ""
     if full.attention.high_s is None:
-        return "; the kernel was not calibrated, so that its time has a floor only"
+        return "; the kernel was not calibrated, so only a lower bound of its time is known"
     low = full.attention.least_s / (full.attention.least_s + REST_SLACK * full.floor.total_s)
     high = full.attention.high_s / (full.attention.high_s + full.floor.total_s)
     return (
-        f"; attention is {100 * low:.0f} to {100 * high:.0f} % of a step at batch {full.batch} (the rest is a floor: "
-        "weights, states and exchanges)"
+        f"; attention is {100 * low:.0f} to {100 * high:.0f} % of a step at batch {full.batch} ("
+        "least rest counts only weights, states and exchanges between ranks)"
     )
 
 
@@ -224,15 +224,16 @@ def _memory(found: Serving) -> list[str]:
     memory, cache = found.memory, found.cache
     if found.refused is not None:
         return []
-    each = f"{_token_bytes(cache.token_bytes)} a token and GPU"
+    each = f"{_token_bytes(cache.token_bytes)} per token and GPU"
     if cache.state_bytes:
-        each += f", states {human_bytes(cache.state_bytes)} a sequence"
+        each += f", states {human_bytes(cache.state_bytes)} per sequence"
     if memory.available is None or memory.total is None:
         return _line("cache", each)
     held = human_bytes(memory.weights or 0.0)
     text = (
-        f"{human_bytes(memory.total)} at {memory.fraction:g} less weights {held} and about "
-        f"{human_bytes(memory.reserve)} of working memory leave {human_bytes(max(memory.available, 0.0))}; {each}"
+        f"{human_bytes(memory.total)} at a memory fraction of {memory.fraction:g}, weights of {held} and about "
+        f"{human_bytes(memory.reserve)} of working memory leave {human_bytes(max(memory.available, 0.0))} for the "
+        f"cache; {each}"
     )
     return _line("memory", text)
 
@@ -246,7 +247,7 @@ def _fits(found: Serving) -> list[str]:
     if found.refused is not None or available is None or fitting is None:
         return []
     if available <= 0:
-        return _line("fits", "the weights alone do not fit: the server stops at start-up")
+        return _line("fits", "the weights alone do not fit, so the server stops at start-up")
     limit, cache = found.max_num_seqs, found.cache
     parts = []
     if cache.keeps_every_token:
@@ -257,9 +258,9 @@ def _fits(found: Serving) -> list[str]:
         longest = min(cache.longest(available, limit), found.max_model_len or 1 << 24)
         parts.append(f"all {limit} ({given}) fit, up to {longest} tokens each")
     else:
-        parts.append(f"{limit} ({given}) do not: {limit - fitting} wait")
+        parts.append(f"{limit} ({given}) do not fit, so {limit - fitting} of them wait")
     if found.max_model_len is not None and cache.sequences(available, found.max_model_len) == 0:
-        parts.append(f"not even one of {found.max_model_len} fits: the server refuses to start")
+        parts.append(f"not even one sequence of {found.max_model_len} tokens fits, so the server refuses to start")
     return _line("fits", ", ".join(parts))
 
 

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 NOTES = (
-    "attention: all its layers. rest, at least: weights read once, states read and written, new keys written, and the "
-    "exchanges between ranks. Launches, activations, routing and sampling are not counted: a step takes longer.",
-    f"share: attention's part of a step whose rest takes from {REST_SLACK:g} times the floor to the floor itself, over "
-    "attention's 90 % interval.",
+    "attention is the time of all attention layers. least rest is the time to read the weights once, to read and write "
+    "recurrent states, to write the new keys and to exchange data between ranks.",
+    "A real step takes longer than the least step, because launches, activations, routing and sampling are not "
+    "counted.",
+    "attention's share is a range: attention takes its 90 % interval, and the rest takes between the least rest and "
+    f"{REST_SLACK:g} times as long.",
 )
 
 
@@ -30,7 +32,7 @@ def step_table(request: Request, calibration: str | None, stored: str | None, ex
     s, model = request.scenarios, request.layers.model
     if model is None or model.weights is None:
         raise InputError(
-            f"the weights of {request.layers.label} are not known: step needs a model whose configuration states their "
+            f"the weights of {request.layers.label} are not known; step needs a model whose configuration states their "
             "shapes (hidden_size, intermediate_size, vocab_size, …)"
         )
     known = load_calibration(calibration, s.gpu)
@@ -61,11 +63,14 @@ def step_table(request: Request, calibration: str | None, stored: str | None, ex
         )
         rows.append(_row(engine, version, batch, Step(attention=TokenTime(layers=tuple(layers)), floor=floor)))
     rows.sort(key=lambda row: (row["batch"], row["context"]))
-    heading = [*request.heading, f"calibration {known.label}; L2 cold, graph launches"]
+    heading = [
+        *request.heading,
+        f"The L2 is cold and kernels are launched from a CUDA graph; calibration: {known.label}",
+    ]
     inputs = {**request.inputs, "calibration": known.label, "weights": stored or model.weights.stored}
     notes = [*NOTES, *dict.fromkeys(refused)]
     if model.states is not None:
-        notes.insert(0, f"{model.states.layers} layers keep a state: it is read and written in every step")
+        notes.insert(0, f"{model.states.layers} layers keep a recurrent state, which every step reads and writes")
     return Table("step", inputs, rows, _columns(rows), heading, notes)
 
 
@@ -109,15 +114,15 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("batch", "batch"),
         Column("context", "keys"),
         Column("attention_s", "attention", human_seconds, rank=0),
-        Column("rest_floor_s", "rest, at least", human_seconds, rank=0),
-        Column("weight_bytes", "weights", human_bytes),
-        Column("weights_s", "weights", human_seconds, rank=2),
+        Column("rest_floor_s", "least rest", human_seconds, rank=0),
+        Column("weight_bytes", "weight bytes", human_bytes),
+        Column("weights_s", "weights' time", human_seconds, rank=2),
         *(
-            [Column("state_bytes", "states", human_bytes), Column("states_s", "states", human_seconds)]
+            [Column("state_bytes", "state bytes", human_bytes), Column("states_s", "states' time", human_seconds)]
             if states
             else []
         ),
-        Column("exchange_s", "exchanges", human_seconds, rank=2),
-        Column("step_least_s", "a step, at least", human_seconds, rank=0),
-        Column("attention_share", "share", align="left", rank=0),
+        Column("exchange_s", "rank exchanges", human_seconds, rank=2),
+        Column("step_least_s", "least step", human_seconds, rank=0),
+        Column("attention_share", "attention's share", align="left", rank=0),
     ]

@@ -44,7 +44,7 @@ def verify_table(report: Report) -> Table:
     rows = list(report.rows)
     if report.summary.cases <= FEW_CASES:
         columns = [
-            Column("engine", "rule of", align="left"),
+            Column("engine", "engine's rule", align="left"),
             Column("claim", "claim"),
             Column("claim_name", "", align="left"),
             Column("quantity", "quantity", align="left"),
@@ -52,7 +52,7 @@ def verify_table(report: Report) -> Table:
             Column("observed_text", "observed"),
             Column("difference_text", "difference"),
             Column("verdict", "verdict", align="left"),
-            Column("reason", "why", align="left"),
+            Column("reason", "reason", align="left"),
         ]
         shown = [{**r, **_texts(r)} for r in rows]
         heads = dict.fromkeys(f"{r['scenario']}" for r in rows)
@@ -99,7 +99,7 @@ def _heading(report: Report) -> list[str]:
     before, after = i.get("state_before") or {}, i.get("state_after") or {}
     if before.get("sm_clock_hz"):
         clocks = f"before: {_state(before)}; after: {_state(after)}"
-        lines.append(f"driver {before.get('driver')}; {clocks}; L2 cold unless a row says else")
+        lines.append(f"driver {before.get('driver')}; {clocks}; the L2 is cold unless a row says otherwise")
     if i.get("command"):
         lines.append(f"command: {i['command']}")
     if i.get("kernel") == "own":
@@ -123,9 +123,10 @@ def _state(state: Mapping[str, Any]) -> str:
 
 def _notes(report: Report) -> list[str]:
     return [
-        "predicted: the policy's plan and the analyses of it; observed: the profiler, blocks' own records, poisoned "
-        "buffers, counters, clocks.",
-        "off: a time beyond its tolerance (18 % and the interval); what must hold is the mean over all rows.",
+        "predicted values come from the policy's plan and its analysis. observed values come from the profiler, the "
+        "blocks' own records, poisoned buffers, hardware counters and clocks.",
+        "The verdict off means that one time missed its tolerance (18 % and the interval). A run fails only when the "
+        "mean error over all rows is too large.",
     ]
 
 
@@ -141,7 +142,7 @@ def matrix_table(report: Report) -> Table:
             line["error"] = _signed(r["difference"], "s", r["relative_difference"])
     columns = [
         Column("scenario", "scenario", align="left"),
-        Column("engine", "rule of", align="left"),
+        Column("engine", "engine's rule", align="left"),
         Column("path", "path", align="left"),
         *(Column(f"c{n}", str(n), align="left") for n in numbers),
     ]
@@ -166,7 +167,7 @@ def claims_table(report: Report) -> Table:
     ]  # fmt: skip
     columns = [
         Column("claim", "claim"),
-        Column("text", "what", align="left"),
+        Column("text", "what is claimed", align="left"),
         Column("kind", "kind", align="left"),
         *(Column(k, k) for k in ("checked", "passed", "failed", "off", "errors", "skipped")),
     ]
@@ -183,17 +184,22 @@ def times_table(report: Report) -> Table:
         for t in report.summary.times
     ]  # fmt: skip
     columns = [
-        Column("name", "time, rows of", align="left"),
+        Column("name", "times of", align="left"),
         Column("rows", "rows"),
         Column("mape", "mean error", percent),
         Column("p90", "90th percentile", percent),
-        Column("worst", "worst", percent),
-        Column("bytes", "overhead + bytes, mean", percent),
-        Column("roofline", "roofline, mean", percent),
+        Column("worst", "largest error", percent),
+        Column("bytes", "mean error of overhead + bytes", percent),
+        Column("roofline", "mean error of roofline", percent),
     ]
     regret = report.summary.regret_within_bar
     notes = (
-        [] if regret is None else [f"S_opt within 5 % of the best time found by trying: {percent(regret)} of scenarios"]
+        []
+        if regret is None
+        else [
+            f"S_opt was within 5 % of the best time found by measuring every count in {percent(regret)} of the "
+            f"scenarios"
+        ]
     )
     return Table("verify", report.inputs, rows, columns, notes=notes)
 
@@ -213,9 +219,9 @@ def troubles_table(report: Report) -> Table:
         Column("quantity", "quantity", align="left"),
         Column("predicted_text", "predicted"),
         Column("observed_text", "observed"),
-        Column("reason", "why", align="left"),
+        Column("reason", "reason", align="left"),
     ]
-    more = [f"{len(found) - MOST_TROUBLES} more in the JSON report"] if len(found) > MOST_TROUBLES else []
+    more = [f"{len(found) - MOST_TROUBLES} more are in the JSON report"] if len(found) > MOST_TROUBLES else []
     return Table("verify", report.inputs, rows, columns, notes=more)
 
 
@@ -333,14 +339,14 @@ def dry_run_table(cases: Sequence[Case], claims: Sequence[int], inputs: Mapping[
         )
     columns = [
         Column("scenario", "scenario", align="left"),
-        Column("engine", "rule of", align="left"),
+        Column("engine", "engine's rule", align="left"),
         Column("path", "path", align="left"),
         Column("grid", "grid", lambda g: "(" + ", ".join(map(str, g)) + ")", align="left"),
-        Column("live_blocks", "live"),
-        Column("splits_launched", "splits"),
-        Column("refused", "refused", lambda text: text[:60], align="left"),
+        Column("live_blocks", "live blocks"),
+        Column("splits_launched", "launched splits"),
+        Column("refused", "why it is refused", lambda text: text[:60], align="left"),
     ]
     scenarios = len({case.scenario.id for case in cases})
-    heading = [f"would check {len(cases)} cases of {scenarios} scenarios, nothing was run"]
+    heading = [f"A run would check {len(cases)} cases of {scenarios} scenarios; nothing was run"]
     notes = [f"{n} {BY_NUMBER[n].name}: {BY_NUMBER[n].text}" for n in claims]
     return Table("verify", {**inputs, "dry_run": True}, rows, columns, heading, notes)

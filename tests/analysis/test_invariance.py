@@ -66,4 +66,4 @@ def test_grid_says_so(call: Any) -> None:
     shown = call("grid", "--model", "llama3-70b", "--tp", "8", "--context", "128k").out
     assert "paged-attention-v2 8 times" in shown
     assert "vllm-triton 16 to 1" in shown
-    assert "a scheduler kernel runs first: flash-attention-3, sglang-triton" in shown
+    assert "these engines first run a scheduler kernel: flash-attention-3, sglang-triton" in shown

@@ -141,7 +141,7 @@ def test_hostile_names(call: Any, tmp_path: Path) -> None:
         (("--engine", "vlm-triton"), "did you mean vllm-triton"),
         (("--engine", "vllm-triton@99"), "version"),
         (("--gpu", "h201"), "did you mean"),
-        (("--seq-lens", "5", "--batch", "2"), "does not go with"),
+        (("--seq-lens", "5", "--batch", "2"), "cannot be combined with"),
         (("--batch", "0"), "at least 1"),
         (("--context", "0"), "at least 1"),
         (("--kv-heads", "8"), "--q-heads"),

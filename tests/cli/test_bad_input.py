@@ -43,7 +43,7 @@ MODEL = ("--model", "llama3-8b")
         (("segments", *MODEL, "--request", "5"), "--request must be between 0 and 0"),
         (("plot", "occupancy", *MODEL, "-o", "x.bmp"), ".png, .svg, .pdf"),
         (("plot", "ocupancy"), "occupancy"),
-        (("engines", "--path", "."), "--path goes with --installed"),
+        (("engines", "--path", "."), "--path needs --installed"),
         (("models", "nosuch"), "unknown model"),
         (("gpus", "nosuch"), "unknown gpu"),
         (("frobnicate",), "no command"),

@@ -50,7 +50,7 @@ def test_warm_and_cold_are_printed_with_every_number(call: Any) -> None:
     cold = call("predict", "--gpu", "h200", "--format", "json").rows[0]
     assert (warm["l2"], cold["l2"]) == ("warm", "cold")
     assert warm["total_s"] < cold["total_s"]
-    assert "L2 cold" in call("predict", "--gpu", "h200").out
+    assert "The L2 is cold" in call("predict", "--gpu", "h200").out
 
 
 def test_an_extrapolated_gpu_says_so(call: Any) -> None:

@@ -74,7 +74,7 @@ def test_dry_run_of_all_shards_is_the_whole(call):
         (("--against", "nowhere.json"), "cannot be read"),
         (("--suite", "quik"), "quik"),
         (("--opt", "bogus=1", "--dry-run"), "bogus"),
-        (("--dry-run", "--format", "html"), "no page"),
+        (("--dry-run", "--format", "html"), "no HTML page"),
         (("--batch", "0"), "--batch"),
     ],
 )

@@ -95,7 +95,7 @@ def test_a_vendor_that_nobody_knows_is_refused() -> None:
 
 
 def test_the_command_line_refuses_kv_heads_of_a_latent(call: Any) -> None:
-    """No model's layer is shown with KV heads that it is not computed with; a schedule recorded with more is the API's."""
+    """No layer of a model is shown with KV heads that it is not computed with."""
     result = call("grid", "--q-heads", "16", "--kv-heads", "8", "--head-dim", "576", "--head-dim-v", "512", "--mla")
     assert result.code == 2
     assert "kv_heads is 1" in result.err
