@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ELISION = "…"
 # The two commands that make the environment; what stands behind `&&` in them is run.
 SETUP = re.compile(r"^sh \.ci/venv(?: [\w,]+)? && \.venv/bin/")
-TEST_COMMAND = "python -m pytest"
+TEST_COMMAND = "python -m pytest -n auto"
 _FENCE = re.compile(r"^(?P<indent>\s*)```(?P<language>\w*)\s*$")
 _COMMENT = re.compile(r"^\s*<!--\s*(?P<key>exit|needs|output|file|add)\s*(?::\s*(?P<value>.*?))?\s*-->\s*$")
 
