@@ -117,7 +117,9 @@ class Scenarios:
             for engine, code, reason in self.excluded:
                 yield Refusal(engine, None, group, batch, code, reason)
         if refusals and not planned:
-            reasons = dict.fromkeys(f"{r.engine}: {r.reason.removeprefix(f'{r.engine}: ')}" for r in refusals)
+            reasons = dict.fromkeys(
+                r.reason if r.reason.startswith(r.engine) else f"{r.engine}: {r.reason}" for r in refusals
+            )
             raise InputError("none of the chosen engines runs this: " + "; ".join(list(reasons)[:3]))
 
 

@@ -1,6 +1,6 @@
-"""The time model: calibrations, predictions, the choice of a split count. LaunchPlan -> seconds.
+"""The time model, which turns a LaunchPlan into seconds: calibrations, predictions, the choice of a split count.
 
-Names load on first use: `s_opt` alone must not pay for the rest.
+Names load on first use, so that `s_opt` alone does not import the rest.
 """
 
 from __future__ import annotations

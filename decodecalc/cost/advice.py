@@ -1,9 +1,10 @@
-"""Advice: one value of an engine's split setting for everything that a server runs, and whether an FP8 cache pays.
+"""Advice on one value of an engine's split setting for all steps that a server runs, and on an FP8 cache.
 
 Advice is given only where a measurement stands behind it: for values of a setting that were timed
 (`SplitSetting.checked`), for kernels that were calibrated on this very GPU, and for gains that exceed the error of the
-*ratio* of two predictions (`residual_ratio`). That error is smaller than the error of a time, because two settings of
-one kernel go wrong together; reports/h200/engine-kernels.md says how the advice fares on steps that no fit has seen.
+*ratio* of two predictions (`residual_ratio`). That error is smaller than the error of a time, because the errors of two
+settings of one kernel are correlated; reports/h200/engine-kernels.md says how the advice fares on steps that no fit has
+seen.
 """
 
 from __future__ import annotations
@@ -163,8 +164,8 @@ class Adviser:
         )
 
     def cache(self, policy: Policy, version: str | None, steps: Sequence[ServedStep]) -> str | None:
-        """Whether an FP8 cache pays with this engine, or a 16-bit one in its place; None where a kernel of the two was
-        not calibrated. The errors of two types are taken for independent."""
+        """Whether an FP8 cache (or, for an FP8 cache, a 16-bit one) is faster with this engine; None where a kernel of
+        the two was not calibrated. The errors of two types are taken for independent."""
         other = "bf16" if self.kv.dtype == "fp8" else "fp8"
         if self.kv.dtype not in ("bf16", "fp16", "fp8"):
             return None

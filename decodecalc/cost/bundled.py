@@ -1,9 +1,9 @@
 """bundled: this project's own kernel (`decodecalc_kernels`), under S_opt or under any other engine's split rule.
 
-Own rule: the time model's S_opt (`decodecalc.cost.tuning`), as one split length for the whole batch: a whole number of
-tiles, so that long requests get more splits and every block does the same work. With `split_policy` the splits are
-another engine's and everything else (tile, rows, warps, stages, merge) stays the bundled kernel's: what that rule
-costs, told apart from what that engine's kernel costs.
+Its own rule is the time model's S_opt (`decodecalc.cost.tuning`), as one split length for the whole batch: a whole
+number of tiles, so that long requests get more splits and every block does the same work. With `split_policy` the
+splits are another engine's, and everything else (tile, rows, warps, stages, merge) stays the bundled kernel's. This
+separates the cost of the engine's rule from the cost of its kernel.
 
 Grid (KV heads x row blocks, requests, splits); merge grid (query tokens x query heads / rows of a block, requests,
 value dims / dims of a block), as `decodecalc_kernels.blocks.merge_shape` shapes blocks by splits and output rows.
@@ -146,7 +146,7 @@ class _Cut:
 
 
 class _MergeBlocks(NamedTuple):
-    """What a merge block of each step takes [N]: output rows and elements, by so many warps."""
+    """What a merge block of each step takes [N]: its output rows, elements and warps."""
 
     rows: IntArray
     dims: IntArray
@@ -154,7 +154,7 @@ class _MergeBlocks(NamedTuple):
 
 
 def _merge_blocks(launched: Any, rows: IntArray, v_dim: int) -> _MergeBlocks:
-    """The launcher's merge for so many splits and output rows [N]; where nothing is split, that of two splits."""
+    """The launcher's merge for these splits and output rows [N]; steps that do not split get that of two splits."""
     from decodecalc_kernels.blocks import merge_shape
 
     each = int(rows.max(initial=0)) + 1  # one number for each pair of splits and rows

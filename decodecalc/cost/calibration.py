@@ -1,4 +1,4 @@
-"""A calibration: the parameters of one GPU, with who measured them, when and how; its file format.
+"""A calibration: the parameters of one GPU, and who measured them, when and how. This module defines its file format.
 
 File format (schema `decodecalc/calibration/3`): `gpu` (identity), `environment` (driver, clocks, library versions),
 `date`, `protocol`, `source` (of a fitted one), `parameters` {name: {value, spread, provenance, note}} and `variants`,
@@ -131,7 +131,7 @@ def _plain(p: Parameter) -> dict[str, Any]:
 
 
 def _shown(value: Value) -> Any:
-    """Curves to five digits: more than any of them is measured to, and a file half as long."""
+    """Curves with five digits, which are more than any measurement has; this halves the file."""
     return [float(f"{x:.5g}") for x in value] if isinstance(value, tuple) else value
 
 

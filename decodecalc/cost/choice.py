@@ -1,4 +1,4 @@
-"""`choose`: S_opt for one step, and what every engine's own rule costs against it."""
+"""`choose` finds S_opt for one step, and compares the time of every engine's own rule with the time at S_opt."""
 
 from __future__ import annotations
 

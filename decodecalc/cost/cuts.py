@@ -2,8 +2,8 @@
 
 A regular partition cuts each request into splits of one size, so that at most three of its splits differ: the first
 one with work (a window may begin inside it), the last one (the request may end inside it), and those between them. An
-irregular partition comes as lists of key ranges (`Launches.key_ranges`) and is walked split by split. Both answer the
-same two questions: what the blocks of a step come to (`totals`), and which blocks a step launches in which order
+irregular partition comes as lists of key ranges (`Launches.key_ranges`) and is walked split by split. Both
+give the same two results: sums over the blocks of a step (`totals`), and the blocks of a step in launch order
 (`launch_order`).
 """
 
@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What the stage-1 blocks of N steps come to, [N] each."""
+    """Sums over the stage-1 blocks of N steps, each of shape [N]."""
 
     blocks: IntArray
     """Blocks that walk at least one tile."""

@@ -1,12 +1,12 @@
-"""Parameters for a GPU that nobody calibrated: those of a calibrated one, scaled by physical ratios and marked so.
+"""Parameters for a GPU without a calibration: those of a calibrated GPU, scaled by physical ratios and marked so.
 
-* memory bandwidth: the sustained share of the data-sheet rate carries over;
-* L2: its rate grows with SMs x clock (each SM has its own port), its usable share of the capacity carries over;
-* what a block or a launch does by itself (tile latency, start, launch, merge): the SM clock. Memory latency in seconds
-  hardly changes between generations, so it is not made faster than the clock says, nor slower than twice;
-* curves over blocks at work: at the same number of blocks per SM. A tile's time is taken apart into latency and its
-  share of the bandwidth, which move each by their own ratio;
-* resident blocks: shared memory of an SM.
+* memory bandwidth keeps the sustained share of the data sheet's rate;
+* the L2's rate scales with SMs x clock, because each SM has its own port, and the usable share of its capacity stays;
+* what a block or a launch does by itself (tile latency, start, launch, merge) scales with the SM clock. Memory latency
+  in seconds hardly changes between generations, so it is not made faster than the clock says, nor slower than twice;
+* curves over the number of running blocks are taken at the same number of blocks per SM. A tile's time is divided into
+  latency and its share of the bandwidth, and each part is scaled by its own ratio;
+* resident blocks follow from the shared memory of an SM.
 
 Kernels for another architecture may be other kernels: the interval widens threefold there, twofold within one. From
 numbers that were fitted to public timings it is at least as wide as GPUs that were left out needed it.

@@ -5,20 +5,22 @@
              share of the slots that are taken over (2.5 waves: 1.5)
     W(k)   = (w(k)**p + (k · stream)**p + …)**(1/p)        k equal blocks side by side
 
-* start: what a launch of so many blocks costs beside its tiles: their way to the first tile, the meeting of all their
-  first loads in the memory channels, the epilogue. Measured for 1 to 16 tiles, over the number of blocks.
-* w(k): one block by latency alone: its tiles x latency(k), plus t_row per live query row. The latency of a tile grows
-  with the blocks at work, which share SMs, crossbar and memory channels: a curve over k, measured.
-* stream: a block's share of the useful bytes over the sustained rate, or of all requested bytes over the L2's.
-* also in the sum: executed FLOP over the tensor peak and the launching of the grid's blocks (these matter only for
-  grids of thousands of idle blocks).
-* merge: a table over output rows and splits, measured; of a ragged batch all rows with their mean number of splits, or
-  as many with the most as make the same states.
-* the last split of equal requests may be short: its blocks end early, and the others go on with fewer beside them.
+* start is the time of a launch apart from its tiles: the blocks reach their first tile, all their first loads contend
+  for the memory channels, and the epilogue runs. It is measured for 1 to 16 tiles over the number of blocks.
+* w(k) is the time of one block by latency alone: its tiles x latency(k), plus t_row per live query row. The latency of
+  a tile grows with the number of running blocks, which share SMs, crossbar and memory channels; it is a measured curve
+  over k.
+* stream is a block's share of the useful bytes over the sustained rate, or of all requested bytes over the L2's rate.
+* The sum also holds the executed FLOP over the tensor peak and the launching of the grid's blocks (these matter only
+  for grids of thousands of idle blocks).
+* merge is a measured table over output rows and splits. A ragged batch is taken as all rows with their mean number of
+  splits, or as fewer rows that all have the largest number of splits and together have the same number of states.
+* The last split of equal requests may be short. Its blocks then end early, and the others run with fewer blocks beside
+  them.
 
-latency(k) is what of a measured tile time is not the blocks' share of the bandwidth, so that for the shape that was
-measured W is the measurement, and for others (fewer bytes a tile, keys that several blocks share) the bytes move apart
-from the rest. Ragged batches take their waves from a list schedule (`schedule.py`), not from an average.
+latency(k) is a measured tile time without the blocks' share of the bandwidth. W therefore equals the measurement for
+the shape that was measured. For other shapes (fewer bytes in a tile, keys that several blocks share) only the part of
+the bytes changes. Ragged batches take their waves from a list schedule (`schedule.py`), not from an average.
 
 Laws: time does not fall when keys, batch or layers grow at a fixed split count, nor rise with bandwidth. More SMs never
 hurt a launch that then fits in one wave, nor when their number doubles. In between, a last wave of few blocks is
@@ -137,7 +139,7 @@ def block_time(tiles: Any, k: Any, rows: Any, rates: Rates, fullest: Any = 0) ->
 
 
 def start_time(started: Any, tiles: Any, rates: Rates) -> Any:
-    """What a launch of so many blocks of so many tiles costs beside its launch and its tiles."""
+    """Seconds of a launch of these blocks and tiles apart from the launch overhead and the tiles."""
     k = np.minimum(started, rates.slots)
     at = np.log2(np.clip(tiles, START_TILES[0], START_TILES[-1]))
     found: Any = 0.0
@@ -193,7 +195,7 @@ class Shares:
 
 
 def shares_of(work: Work, rates: Rates, blocks: Any) -> Shares:
-    """The share of one of so many equal blocks that would do the work."""
+    """The share of one block, if the work were divided into this number of equal blocks."""
     n = np.maximum(blocks, 1)
     return Shares(
         stream=stream_time(work.hbm_bytes, work.requested_bytes, rates) / n,

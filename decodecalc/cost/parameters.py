@@ -1,4 +1,4 @@
-"""Physical parameters of the time model: a value, its unit, where it came from and how much it scattered.
+"""Physical parameters of the time model: each has a value, a unit, an origin and the spread of its measurements.
 
 Three words say where a number came from, and no output mixes them: `measured` (this project's microbenchmarks on that
 GPU), `fitted to public timings` (published timings of that GPU, `benchmarks/fit_public.py`) and `extrapolated` (from
@@ -9,8 +9,8 @@ Two levels. Device parameters (`DEVICE`) belong to the GPU; variant parameters (
 microbenchmark (`decodecalc calibrate`) where it is measured; only numbers that are fitted to public timings are found
 together.
 
-Some variant parameters are curves: a value at each of `blocks` counts of blocks at work on the device, because what a
-tile and a start cost depends on how many do it at once.
+Some variant parameters are curves. They have a value at each of the `blocks` counts of running blocks, because the time
+of a tile and of a start depends on how many blocks run at once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """List schedule of a ragged launch: which slot runs which block, and when.
 
 Blocks start in launch order on the slot that is free first. Durations are counted in tiles. Load slows all blocks of a
-launch alike (they share one memory system): a tile's real time depends on how many run at the time (`model.wave_time`
-of a mean block), and on how many run on the SM that ends last. Blocks that find nothing to do leave at once, but not
-before the others were placed: where they lie between, some SMs get several of the working ones and some none. For equal
-blocks without such the result is the closed form of `model.uniform_bodies`.
+launch equally, because they share one memory system. A tile's real time depends on how many run at the time
+(`model.wave_time` of a mean block), and on how many run on the SM that ends last. Blocks that find nothing to do leave
+at once, but they hold a slot while the others are placed: where they lie between working blocks, some SMs get several
+of those and some none. For equal blocks without such the result is the closed form of `model.uniform_bodies`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A whole decode step around its attention: a floor under the rest, named a floor.
+"""A whole decode step: its attention, and a lower bound (floor) of the time of everything else.
 
-The floor counts what the rest of a step cannot do without: the weights are read once, the new keys are written, the
+The floor counts what the rest of every step has to do: the weights are read once, the new keys are written, the
 recurrent states are read and written, and the ranks exchange their activations twice a layer. Launches, activations,
 normalisation, routing, sampling and the host are not counted, so that a real step takes longer.
 """

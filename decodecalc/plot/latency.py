@@ -68,7 +68,7 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     plain_log_ticks(ax.yaxis)
     log2_ticks(ax.xaxis)
     ax.set_xlabel("splits of the longest request")
-    ax.set_ylabel("µs per layer (our kernel under each rule)")
+    ax.set_ylabel("µs per layer (bundled kernel under each rule)")
     b = request.scenarios.batches[0]
     ax.set_title(f"{request.heading[0]}; batch {b.size}, {b.max_seq_len} keys")
     if is_narrow(fig):

@@ -74,5 +74,5 @@ def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, **_: A
     ax.set_xlabel("keys per request")
     ax.set_ylabel("batch")
     ax.set_title(
-        f"{request.heading[0]}\n{data[0]['engine']} {data[0]['version']}: time over the time at S_opt (our kernel)"
+        f"{request.heading[0]}\n{data[0]['engine']} {data[0]['version']}: time / time at S_opt (bundled kernel)"
     )

@@ -32,7 +32,7 @@ MODEL = ("--model", "llama3-8b")
         (("grid", *MODEL, "--engine", "vllm-triton", "--opt", "max_num_sqs=1"), "did you mean max_num_seqs"),
         (("grid", *MODEL, "--engine", "vllm-triton", "--opt", "max_num_seqs=many"), "must be int"),
         (("grid", *MODEL, "--q-heads", "8"), "--model or --q-heads"),
-        (("grid", *MODEL, "--kv-heads", "8"), "needs --q-heads"),
+        (("grid", *MODEL, "--kv-heads", "8"), "add --q-heads"),
         (("grid", "--q-heads", "30", "--kv-heads", "8"), "multiple of kv_heads"),
         (("grid", "--q-heads", "0"), "q_heads must be between 1"),
         (("grid", *MODEL, "--seq-lens", "1,2", "--batch", "2"), "whole batch"),

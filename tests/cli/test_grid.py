@@ -141,4 +141,4 @@ def test_when_no_engine_runs_a_step_the_reasons_are_the_message(call: Any) -> No
     """Exit 2, not an empty table."""
     result = call("grid", "--model", "llama3-8b", "--engine", "flashmla,rocm-paged")
     assert (result.code, result.out) == (2, "")
-    assert "none of the chosen engines runs this: flashmla: needs an MLA" in result.err
+    assert "none of the chosen engines runs this: flashmla needs an MLA" in result.err

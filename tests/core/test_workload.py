@@ -25,7 +25,7 @@ def test_the_example_is_read(tmp_path: Path) -> None:
         ("[3]", "must be an object"),
         ('[{"batch": 0, "context": 5}]', "batch must be a whole number"),
         ('[{"batch": 2}]', "context is missing"),
-        ('[{"seq_lens": [5], "batch": 1}]', "neither batch nor context"),
+        ('[{"seq_lens": [5], "batch": 1}]', "cannot be combined with batch or context"),
         ('[{"batch": 1, "context": 5, "weight": 0}]', "above 0"),
         ('[{"batch": 1, "context": 5, "wieght": 2}]', "unknown field"),
     ],
