@@ -1,9 +1,9 @@
 """flashinfer-mla: the planner and the cooperative kernel of FlashInfer's BatchMLAPagedAttentionWrapper (fa2, fa3).
 
 The grid is the device: SM clusters of one CTA, or of two where a request has more than 64 packed query rows. The host
-cuts the keys of every query tile into chunks of one limit and deals them to the clusters by cost. Nothing of it looks
-at pages, element types, occupancy or CUDA graphs. Partial states are merged in the same launch, after a barrier of the
-whole grid, so that there is no merge kernel.
+cuts the keys of every query tile into chunks of one limit and deals them to the clusters by cost. The plan does not
+depend on pages, element types, occupancy or CUDA graphs. Partial states are merged in the same launch, after a barrier
+of the whole grid, so there is no merge kernel.
 
 Read from flashinfer-ai/flashinfer: include/flashinfer/attention/scheduler.cuh (MLAPlan), mla.cuh and mla_hopper.cuh
 (kernels and launchers), flashinfer/mla (the wrapper, its checks and its `auto` policy), in the wheels of 0.6.18.post1,
@@ -84,7 +84,7 @@ class FlashInferMlaDetail:
 
 
 class FlashInferMla(Policy):
-    """Chunks of keys dealt to clusters. `launched` is the number of clusters, which all requests share."""
+    """Chunks of keys are dealt to clusters. `launched` is the number of clusters, which all requests share."""
 
     name = "flashinfer-mla"
     title = "FlashInfer MLA paged attention (plan/run, fa2 and fa3)"
@@ -117,7 +117,7 @@ class FlashInferMla(Policy):
             "flashinfer-python 0.6.18, 0.6.18.post1, 0.7.0, 0.7.0.post1: the same files",
             ("0.6.18", "0.7.0.post1"),
             _V0618,
-            "`auto` is fa3 on SM90, else fa2",
+            "`auto` means fa3 on SM90 and fa2 elsewhere",
         ),
     )
     rule = (
@@ -127,7 +127,7 @@ class FlashInferMla(Policy):
     )
 
     def combinations(self, options: FlashInferMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         layer = Takes(
             devices=("sm80+", UNKNOWN),
             mla=True,
@@ -155,10 +155,10 @@ class FlashInferMla(Policy):
         options: FlashInferMlaOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """MLAPlan on arrays.
+        """Apply MLAPlan to arrays.
 
-        GateError: another layer than MLA, AMD, a device, latent width or element type that no kernel exists for, too
-        little shared memory, and more work items than the plan holds where the wrapper checks.
+        Raises GateError for another layer than MLA, AMD, a device, latent width or element type that no kernel exists
+        for, too little shared memory, and more work items than the plan holds where the wrapper checks.
         """
         rules: MlaRules = version.rules
         backend = chosen_backend(geo, gpu, options, rules)
@@ -166,14 +166,16 @@ class FlashInferMla(Policy):
         cluster = np.where(batches.total(batches.q_lens * geo.q_heads) // batches.batch > CTA_ROWS, 2, 1)
         clusters = gpu.sm_count // cluster
         if not clusters.all():
-            raise GateError(f"flashinfer-mla: {gpu.sm_count} SM cannot hold a cluster of 2 CTAs", "too_few_sms")
+            raise GateError(
+                f"flashinfer-mla: a device of {gpu.sm_count} SM cannot hold a cluster of 2 CTAs", "too_few_sms"
+            )
         work = _Work(
             batches=batches, heads=geo.q_heads, causal=options.causal, cluster=cluster, clusters=clusters
         ).counted()
         fits = work.items <= MAX_WORK_ITEMS
         if rules.checks_work and not fits.any():
             raise GateError(
-                f"flashinfer-mla: {at(work.items, 0)} work items, and the plan holds {MAX_WORK_ITEMS}",
+                f"flashinfer-mla: the step has {at(work.items, 0)} work items, and the plan holds {MAX_WORK_ITEMS}",
                 "too_many_work_items",
             )
         is_split = work.split_items > 0
@@ -235,8 +237,8 @@ class FlashInferMla(Policy):
                     passed=is_split,
                     reason=lambda n: (
                         f"{at(work.keys, n)} keys over {at(clusters, n)} clusters of {at(cluster, n)} CTAs make chunks "
-                        f"of {at(work.limit, n)}: {at(work.items, n)} work items, {at(clusters - live_clusters, n)} "
-                        "clusters without one"
+                        f"of {at(work.limit, n)}; there are {at(work.items, n)} work items and "
+                        f"{at(clusters - live_clusters, n)} clusters without one"
                     ),
                 ),
                 GateArray(
@@ -249,18 +251,20 @@ class FlashInferMla(Policy):
                 GateArray(
                     name="work_items_fit",
                     passed=fits,
-                    reason=lambda n: f"{at(work.items, n)} work items; the plan's arrays hold {MAX_WORK_ITEMS}",
+                    reason=lambda n: f"there are {at(work.items, n)} work items, and the plan's arrays hold "
+                    f"{MAX_WORK_ITEMS}",
                 ),
                 GateArray(
                     name="causal_tile_bound",
                     passed=exact,
                     reason=lambda n: (
-                        f"query tiles of {at(tile_rows, n)} rows, {geo.q_heads} heads, key tiles of {tile_keys}: "
+                        f"with query tiles of {at(tile_rows, n)} rows, {geo.q_heads} heads and key tiles of "
+                        f"{tile_keys}, "
                         + (
                             "the kernel walks all visible keys"
                             if at(exact, n)
                             else "the kernel would leave out a visible key"
-                            + (", so that the wrapper refuses" if rules.checks_work else "")
+                            + (", so the wrapper refuses" if rules.checks_work else "")
                         )
                     ),
                 ),
@@ -279,7 +283,7 @@ def work_lists(plan: LaunchPlan) -> MlaWorkLists:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """What follows from the query tiles of every step. per_request [N, R], all others [N]."""
+    """Facts that follow from the query tiles of every step. per_request is [N, R], all others are [N]."""
 
     keys: IntArray
     limit: IntArray
@@ -311,7 +315,7 @@ class _Work:
             yield np.clip(left, 0, rows), np.where((left > rows) & self.causal, early, seq_lens)
 
     def counted(self) -> _Counts:
-        """The chunk limit and all that it decides, without the lists."""
+        """The chunk limit and all that it decides, except the lists."""
         batches = self.batches
         zero = np.zeros_like(batches.seq_lens)
         keys = zero

@@ -1,4 +1,4 @@
-"""Which kernel of FlashInfer's MLA wrapper runs, and what no kernel exists for.
+"""Which kernel of FlashInfer's MLA wrapper runs, and for what there is no kernel.
 
 Read from flashinfer-ai/flashinfer: flashinfer/mla/_batch_mla (`_auto_policy.py`; `_backends/_fa_common.py`:
 `_validate_generated_fa_plan`, `_generated_fa_shared_bytes`), flashinfer/utils.py (`determine_mla_backend`),
@@ -34,7 +34,7 @@ KERNELS = {"fa2": "BatchMLAPagedAttentionKernel", "fa3": "BatchMLAPageAttentionH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlaRules:
-    """What differs between versions: the wrapper, never the planner."""
+    """The differences between versions, which are in the wrapper and never in the planner."""
 
     ranked_capabilities: tuple[tuple[int, int], ...] = ((10, 0), (10, 3), (10, 7))
     """Devices on which `auto` ranks other kernels before fa2."""
@@ -55,7 +55,7 @@ def backend_gate(
 ) -> tuple[Any, Callable[[int], str]]:
     """(the planned backend runs [N], why): on SM100 `auto` tries fa2 first only for little work outside CUDA graphs."""
     if options.backend != "auto":
-        return True, lambda n: f"backend is {backend}"
+        return True, lambda n: f"the backend is {backend}"
     if gpu.compute_capability not in rules.ranked_capabilities:
         return True, lambda n: f"`auto` tries {backend} first on {gpu.label}"
     if options.cuda_graph:
@@ -63,7 +63,7 @@ def backend_gate(
     first = _fa2_first(batches, geo.q_heads)
     return first, lambda n: (
         f"`auto` tries {'fa2' if at(first, n) else 'trtllm-gen or CuTe DSL kernels'} first on SM100 for "
-        f"{at(batches.batch, n)} requests of at most {at(batches.max_seq_len, n)} keys; the plan is fa2's"
+        f"{at(batches.batch, n)} requests of at most {at(batches.max_seq_len, n)} keys; this plan is fa2's"
     )
 
 
@@ -81,9 +81,11 @@ def _fa2_first(batches: Batches, heads: int) -> BoolArray:
 
 
 def checked_tile_keys(geo: Geometry, kv: KvCache, gpu: Gpu, backend: str) -> int:
-    """Keys of a tile. GateError for what no kernel exists for."""
+    """Keys of a tile. Raises GateError where there is no kernel."""
     if not geo.mla:
-        raise GateError("flashinfer-mla: needs an MLA geometry (one latent per key, both key and value)", "not_mla")
+        raise GateError(
+            "flashinfer-mla needs an MLA geometry (one latent per key that is both key and value)", "not_mla"
+        )
     if gpu.is_hip:
         raise GateError(f"flashinfer-mla is an NVIDIA kernel, and {gpu.label} is an AMD device", "not_nvidia")
     if geo.kv_heads != 1:
@@ -99,7 +101,7 @@ def checked_tile_keys(geo: Geometry, kv: KvCache, gpu: Gpu, backend: str) -> int
         )
     capability = gpu.compute_capability
     if backend == "fa3" and not gpu.is_sm(90):
-        raise GateError(f"flashinfer-mla: fa3 runs on SM90 (Hopper) only, not {gpu.label}", "not_sm90")
+        raise GateError(f"flashinfer-mla: fa3 runs on SM90 (Hopper) only, not on {gpu.label}", "not_sm90")
     if capability is not None and capability < (8, 0):
         raise GateError(f"flashinfer-mla: fa2 runs from SM80 on, not on {gpu.label}", "compute_capability")
     _check_types(kv, gpu, ckv, kpe)
@@ -146,7 +148,8 @@ def _tile_keys(kv: KvCache, gpu: Gpu, backend: str, ckv: int, kpe: int) -> int:
         needed = max(needed, 64 * ckv * 2)
     if per_block is not None and needed > per_block:
         raise GateError(
-            f"flashinfer-mla: {backend} needs {needed} bytes of shared memory for a block, {gpu.label} has {per_block}",
+            f"flashinfer-mla: {backend} needs {needed} bytes of shared memory for a block, and {gpu.label} has "
+            f"{per_block}",
             "shared_memory",
         )
     return tile_keys

@@ -38,7 +38,7 @@ class WorkItem(NamedTuple):
 
 
 class MergeRows(NamedTuple):
-    """What one CTA merges after the grid has met: rows of the output and where their partial states lie."""
+    """The merge work of one CTA after the grid barrier: rows of the output and where their partial states lie."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class MlaWorkLists:
     clusters: tuple[tuple[WorkItem, ...], ...]
     """Items of every cluster in the order that it runs them."""
     merges: tuple[MergeRows, ...]
-    """Merge work of every CTA that has some."""
+    """Merge work of every CTA that has any."""
 
     @property
     def keys_per_cluster(self) -> tuple[int, ...]:

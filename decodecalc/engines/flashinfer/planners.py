@@ -76,11 +76,11 @@ class FlashInferDetail:
 def cuda_core_launches(
     geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: FlashInferRules
 ) -> Launches:
-    """DecodePlan: the whole group in one block, the grid sized from occupancy, chunks blind to the window."""
+    """DecodePlan: a block serves a whole group, the occupancy sizes the grid, and chunks ignore the window."""
     if geo.group not in rules.groups:
         raise GateError(
             f"flashinfer: CUDA-core decode is compiled for groups of {', '.join(map(str, rules.groups))} query heads "
-            f"per KV head, not {geo.group}: use path=tensor_cores",
+            f"per KV head, not {geo.group}; use path=tensor_cores",
             "group_size_not_compiled_for_cuda_cores",
         )
     if batches.max_q_len.max() > 1:
@@ -135,7 +135,7 @@ def cuda_core_launches(
             GateArray(
                 name="tensor_cores",
                 passed=False,
-                reason=lambda n: "path is cuda_cores: a block walks the keys of a whole group",
+                reason=lambda n: "the path is cuda_cores, where a block walks the keys of a whole group",
             ),
             GateArray(
                 name="split",
@@ -145,7 +145,7 @@ def cuda_core_launches(
                     + (
                         f"fill the grid of {occupancy} x {gpu.sm_count} = {max_grid} blocks"
                         if at(full, n)
-                        else f"of a grid of {occupancy} x {gpu.sm_count} = {max_grid} blocks: chunks of "
+                        else f"leave room in a grid of {occupancy} x {gpu.sm_count} = {max_grid} blocks, and chunks of "
                         f"{at(chunk, n)} pages make {at(items, n)} work items"
                     )
                 ),
@@ -158,7 +158,7 @@ def cuda_core_launches(
 def tensor_core_launches(
     geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: FlashInferOptions, rules: FlashInferRules
 ) -> Launches:
-    """PrefillPlan as the decode wrapper calls it: query rows packed by the group, two blocks per SM assumed."""
+    """PrefillPlan as the decode wrapper calls it: it packs query rows by the group and assumes two blocks per SM."""
     fixed, disabled, graph = options.fixed_split_size_pages, options.disable_split_kv, options.cuda_graph
     if not rules.fixed_split and (fixed is not None or disabled):
         raise GateError("flashinfer: fixed_split_size and disable_split_kv came with version 0.4.0", "no_fixed_split")
@@ -166,8 +166,8 @@ def tensor_core_launches(
     holds = (batches.max_q_len <= 1) | (batches.largest(missing) <= 0) | (not rules.checks_lengths)
     if not holds.any():
         raise GateError(
-            f"flashinfer: a request has {at(batches.largest(missing), 0)} keys fewer than query tokens, and their keys "
-            "must be in the cache",
+            f"flashinfer: a request has {at(batches.largest(missing), 0)} keys fewer than query tokens, but the cache "
+            "must hold the keys of its query tokens",
             "kv_shorter_than_q_len",
         )
     max_grid = TENSOR_CORE_BLOCKS_PER_SM * gpu.sm_count
@@ -218,7 +218,7 @@ def tensor_core_launches(
     if not fits.any():
         raise GateError(
             f"flashinfer: chunks of {fixed} pages make {at(items, 0)} work items for a CUDA graph padded to "
-            f"{at(padded, 0)}: plan without cuda_graph or with a larger fixed_split_size",
+            f"{at(padded, 0)}; plan without cuda_graph or with a larger fixed_split_size",
             "work_items_exceed_padded_batch_size",
         )
     determinism = "invariant" if disabled else "batch-dependent" if fixed is None else "fixed size"
@@ -259,20 +259,21 @@ def tensor_core_launches(
                 name="tensor_cores",
                 passed=True,
                 reason=lambda n: (
-                    f"prefill planner: {at(batches.max_q_len, n)} x {geo.group} query rows in tiles of {at(tile, n)}"
+                    f"the prefill planner puts {at(batches.max_q_len, n)} x {geo.group} query rows into tiles of "
+                    f"{at(tile, n)}"
                 ),
             ),
             GateArray(
                 name="split",
                 passed=is_split,
                 reason=lambda n: (
-                    "disable_split_kv"
+                    "disable_split_kv is set"
                     if disabled
                     else f"{at(all_tiles, n)} query tiles of every replay exceed the {slots} work items of a split "
-                    "plan: the graph is planned unsplit"
+                    "plan, so the graph is planned unsplit"
                     if at(unsplit_graph, n)
-                    else f"chunks of {at(chunk, n)} pages against {at(longest, n)} of the longest request: "
-                    f"{at(items, n)} work items, {slots} = 2 x {gpu.sm_count} SMs // {geo.kv_heads} KV heads fit"
+                    else f"chunks of {at(chunk, n)} pages, where the longest request has {at(longest, n)}, make "
+                    f"{at(items, n)} work items; {slots} = 2 x {gpu.sm_count} SMs // {geo.kv_heads} KV heads fit"
                 ),
             ),
             _graph_gate(graph, items, padded),
@@ -280,14 +281,15 @@ def tensor_core_launches(
                 name="keys_hold_queries",
                 passed=holds,
                 reason=lambda n: (
-                    f"{at(batches.max_q_len, n)} query tokens of a request, and its keys "
-                    + ("hold them" if at(holds, n) else "do not hold them: the wrapper refuses")
+                    f"a request has up to {at(batches.max_q_len, n)} query tokens, and its keys "
+                    + ("include theirs" if at(holds, n) else "do not include theirs, so the wrapper refuses")
                 ),
             ),
             GateArray(
                 name="fits_padded_grid",
                 passed=fits,
-                reason=lambda n: f"{at(items, n)} work items in a grid of {at(padded, n)}: a graph refuses more",
+                reason=lambda n: f"there are {at(items, n)} work items in a grid of {at(padded, n)}, and a graph "
+                f"refuses more",
             ),
         ),
     )  # fmt: skip
@@ -313,17 +315,17 @@ def _graph_gate(graph: bool, items: Any, padded: Any) -> GateArray:
         name="cuda_graph",
         passed=graph,
         reason=lambda n: (
-            f"captured at {at(padded, n)} work items per KV head, {at(items, n)} of them filled in this step; "
+            f"the graph was captured at {at(padded, n)} work items per KV head, and this step fills {at(items, n)}; "
             "the others return at once"
             if graph
-            else f"not captured: the grid holds the {at(items, n)} work items of this step"
+            else f"the launch is not captured, so the grid holds the {at(items, n)} work items of this step"
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunked:
-    """Work items of a step and what follows from them for either kernel. [N, R]: chunks, columns, first_key."""
+    """Work items of a step and their consequences for either kernel; chunks, columns and first_key are [N, R]."""
 
     geo: Geometry
     batches: Batches
@@ -343,7 +345,7 @@ class _Chunked:
 
     @property
     def split_keys(self) -> IntArray:
-        """Keys of a chunk [N, R]; all of a request's where nothing is split."""
+        """Keys of a chunk [N, R]; all keys of a request where nothing is split."""
         return np.where(self.is_split[:, None], self.chunk_keys[:, None], np.maximum(self.keys, 1))
 
     @property

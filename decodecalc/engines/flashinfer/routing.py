@@ -50,10 +50,10 @@ class AutoRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoRequest:
-    """What `_auto_decode_prefers_cudnn` is asked, in its own words. Arrays have one entry for each step [N]."""
+    """The arguments of `_auto_decode_prefers_cudnn` under its own names. Arrays have one entry for each step [N]."""
 
     compute_capability: tuple[int, int] | None
-    """The device's; None where it is not known, which is no device that cuDNN is preferred on."""
+    """The device's compute capability; None where it is not known, and cuDNN is then not preferred."""
     frontend_serves_frost_decode: bool
     """The installed cudnn-frontend is 1.30 or newer."""
     cudnn_available: bool
@@ -79,7 +79,7 @@ class AutoRequest:
     window_left: int = -1
     """Keys before its own that a query sees; -1 for all."""
     logits_soft_cap: float = 0.0
-    """Soft cap of the logits; 0 for none."""
+    """Soft cap of the logits; 0 without one."""
     q_len_per_req: IntArray
     """Query tokens of each request [N]."""
     fa2_available: BoolArray
@@ -102,7 +102,7 @@ class AutoRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What `auto` decides for every step, and which condition decided it."""
+    """The decision of `auto` for every step, and the condition that decided it."""
 
     prefers_cudnn: BoolArray
     """Whether cuDNN runs the step [N]."""
@@ -139,7 +139,7 @@ def auto_route(ask: AutoRequest, rules: AutoRules) -> Route:
             "no_cudnn",
             False,
             not ask.cudnn_available,
-            lambda n: "cuDNN and its frontend are not installed (1.30 or newer)",
+            lambda n: "cuDNN and its frontend (1.30 or newer) are not installed",
         ),
         (
             "frontend_too_old",
@@ -158,8 +158,8 @@ def auto_route(ask: AutoRequest, rules: AutoRules) -> Route:
             False,
             len(types) != 1 or not types <= {"bf16", "fp16"},
             lambda n: (
-                f"cuDNN takes one 16-bit type for all, not {ask.q_data_type} queries, {ask.kv_data_type} keys and "
-                f"{ask.o_data_type} outputs"
+                f"cuDNN takes the same 16-bit type for all three, not {ask.q_data_type} queries, "
+                f"{ask.kv_data_type} keys and {ask.o_data_type} outputs"
             ),
         ),
         (
@@ -174,18 +174,19 @@ def auto_route(ask: AutoRequest, rules: AutoRules) -> Route:
             no_fa2 & (ask.q_len_per_req >= 2) & (ask.head_dim in (128, 256)),
             lambda n: f"fa2 has no CUDA-core kernel for {at(ask.q_len_per_req, n)} query tokens, so cuDNN takes them",
         ),
-        ("no_kernel", False, no_fa2, lambda n: f"cuDNN has head dims of 128 and 256, not {ask.head_dim}"),
+        ("no_kernel", False, no_fa2, lambda n: f"cuDNN has kernels for head dims of 128 and 256, not {ask.head_dim}"),
         (
             "split_control",
             False,
             (ask.fixed_split_size or 0) > 0 or ask.disable_split_kv,
-            lambda n: f"disable_split_kv and fixed_split_size ({ask.fixed_split_size or 'none'}) are fa2's own",
+            lambda n: f"disable_split_kv and fixed_split_size ({ask.fixed_split_size or 'none'}) are options of "
+            f"fa2 only",
         ),
         (
             "no_frost_runtime",
             False,
             not (ask.frost_runtime_available or forced),
-            lambda n: "the CuTe DSL is older than 4.7, so that the frontend's decode tile cannot run",
+            lambda n: "the CuTe DSL is older than 4.7, so the frontend's decode tile cannot run",
         ),
         (
             "short_block_tables",
@@ -208,7 +209,7 @@ def auto_route(ask: AutoRequest, rules: AutoRules) -> Route:
             "page_size",
             False,
             page % 8 != 0 or not (128 % page == 0 or page % 128 == 0),
-            lambda n: f"pages of {page} keys are no multiple of 8 that divides 128 or is a multiple of it",
+            lambda n: f"the page size of {page} keys is not a multiple of 8 that divides 128 or is a multiple of 128",
         ),
         (
             "window",
@@ -235,7 +236,7 @@ def auto_route(ask: AutoRequest, rules: AutoRules) -> Route:
             "d256",
             True,
             wide,
-            lambda n: f"{at(units, n)} requests x KV heads of {least} to {D256_MOST_UNITS} at head dim 256",
+            lambda n: f"{at(units, n)} requests x KV heads lie within {least} to {D256_MOST_UNITS} at head dim 256",
         ),
         (
             "group",
@@ -266,8 +267,8 @@ def auto_route(ask: AutoRequest, rules: AutoRules) -> Route:
             True,
             True,
             lambda n: (
-                f"{at(rows, n)} query rows of {LEAST_ROWS} to {TILE_ROWS} and {at(units, n)} requests x KV heads of at "
-                f"least {LEAST_UNITS}"
+                f"{at(rows, n)} query rows lie within {LEAST_ROWS} to {TILE_ROWS}, and {at(units, n)} requests x "
+                f"KV heads are at least {LEAST_UNITS}"
             ),
         ),
     ]
@@ -290,11 +291,11 @@ def backend_route(
     rules: AutoRules | None,
     tensor_cores: bool,
 ) -> tuple[Any, Callable[[int], str]]:
-    """(fa2 runs the step [N], why in words): what `plan()` of the wrapper resolves its backend to."""
+    """(fa2 runs the step [N], why in words): the backend that `plan()` of the wrapper resolves to."""
     if options.backend != "auto":
-        return True, lambda n: f"backend is {options.backend}"
+        return True, lambda n: f"the backend is {options.backend}"
     if rules is None:
-        return True, lambda n: "`auto` is fa2 in every version before 0.7.2"
+        return True, lambda n: "`auto` means fa2 in every version before 0.7.2"
     uniform = batches.smallest(batches.q_lens) == batches.max_q_len
     xqa = uniform & _xqa_route(geo, batches, kv, gpu, options, rules, tensor_cores)
     several = batches.max_q_len > 1
@@ -327,26 +328,27 @@ def backend_route(
         ),
         rules,
     )
-    # The wrapper's own tables cannot grow under a graph, so that it asks only where fa2 has no kernel.
+    # The wrapper's own tables cannot grow under a graph, so it asks only where fa2 has no kernel.
     kept = graph & ~(several & (not tensor_cores)) & (not own_tables)
     cudnn = uniform & ~kept & asked.prefers_cudnn
 
     def reason(n: int) -> str:
         if at(xqa, n):
             return (
-                f"`auto` runs XQA for {at(batches.max_q_len, n)} query tokens at this measured shape; the plan is fa2's"
+                f"`auto` runs XQA for {at(batches.max_q_len, n)} query tokens at this measured shape, but this "
+                f"plan is fa2's"
             )
         if at(cudnn, n):
-            return f"`auto` runs cuDNN: {asked.reason(n)}; the plan is fa2's"
+            return f"`auto` runs cuDNN, but this plan is fa2's: {asked.reason(n)}"
         if at(kept, n):
-            return "`auto` stays on fa2 under a CUDA graph, because block tables of the wrapper's own cannot grow"
+            return "`auto` stays on fa2 under a CUDA graph, because the wrapper's own block tables cannot grow"
         return f"`auto` stays on fa2: {asked.reason(n)}"
 
     return ~(xqa | cudnn), reason
 
 
 def _frontend(options: FlashInferOptions, rules: AutoRules) -> tuple[int, int] | None:
-    """(major, minor) of the installed cudnn-frontend; None for none. What the wheel requires when not said."""
+    """(major, minor) of the installed cudnn-frontend, None without one; by default what the wheel requires."""
     if options.cudnn_frontend is None:
         return rules.frontend
     if options.cudnn_frontend == "absent":

@@ -94,7 +94,8 @@ FLASHINFER = (
         Constant("_AUTO_CUDNN_D256_MIN_UNITS"), lambda v: routing.D256_LEAST_UNITS, when=_has_d256,
     ),
     Check(
-        "the same where a graph is replayed", _WRAPPER, Constant("_AUTO_CUDNN_D256_MIN_UNITS_REPLAY"),
+        "requests x KV heads of the cuDNN route at head dim 256, at least, where a graph is replayed", _WRAPPER,
+        Constant("_AUTO_CUDNN_D256_MIN_UNITS_REPLAY"),
         lambda v: routing.D256_LEAST_UNITS_REPLAYED, when=_has_d256,
     ),
     Check(

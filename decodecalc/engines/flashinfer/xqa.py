@@ -61,27 +61,27 @@ class FlashInferXqaOptions(EngineOptions):
         None,
         "int?",
         "pages that a row of the page table holds (block_tables.shape[-1]); the split count follows it, and not the "
-        "requests; as many as the longest request needs when not given",
+        "requests; by default as many pages as the longest request needs",
         "block_tables",
         low=1,
     )
     q_len_per_req: int | None = option(
         None,
         "int?",
-        "query tokens that the call promises for a request; the most that any request of the step has when not given",
+        "query tokens that the call promises for a request; by default the most that any request of the step has",
         "q_len_per_req",
         low=1,
     )
     ragged_q: bool | None = option(
         None,
         "bool?",
-        "queries come packed with q_cu_seq_lens; when not given, where requests have different numbers of tokens",
+        "queries come packed with q_cu_seq_lens; by default they do where requests have different numbers of tokens",
         "q_cu_seq_lens",
     )
     out_dtype: str | None = option(
         None,
         "str?",
-        "element type of the output; the query's when not given, and fp8 is possible with an fp8 cache only",
+        "element type of the output; by default it is the query's, and fp8 is possible with an fp8 cache only",
         "out",
         choices=("bf16", "fp16", "fp8"),
     )
@@ -118,7 +118,7 @@ class FlashInferXqaDetail:
 
 
 class FlashInferXqa(Policy):
-    """Splits by the page table's width, tiles dealt in turn, merged by the last block."""
+    """The page table's width sets the splits, tiles are dealt in turn, and the last block merges."""
 
     name = "flashinfer-xqa"
     title = "FlashInfer XQA decode"
@@ -147,7 +147,7 @@ class FlashInferXqa(Policy):
     traits = Traits(partition=Partition(rule=IRREGULAR), longest_option="page_table_width", longest_in_pages=True)
 
     def combinations(self, options: FlashInferXqaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         layer = Takes(
             devices=("sm9x", "sm10x", "sm12x"),
             mla=False,
@@ -170,10 +170,11 @@ class FlashInferXqa(Policy):
         options: FlashInferXqaOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays.
+        """Apply the rule to arrays.
 
-        GateError: what the Python entry refuses, and what its just-in-time build cannot compile. InputError: a page
-        table too narrow for the longest request, or fewer promised query tokens than a request has.
+        Raises GateError for what the Python entry refuses and what its just-in-time build cannot compile, and
+        InputError for a page table too narrow for the longest request or fewer promised query tokens than a request
+        has.
         """
         q_len = batches.max_q_len if options.q_len_per_req is None else np.full(batches.n, options.q_len_per_req)
         if (q_len < batches.max_q_len).any():
@@ -306,15 +307,16 @@ class FlashInferXqa(Policy):
                     name="both_kernels_compile",
                     passed=_other_source(geo, kv, draft, hopper, major == 9 and geo.head_dim <= WIDEST_DRAFT_HEAD),
                     reason=lambda n: (
-                        f"a build for Hopper holds the FP8 kernel's source too, up to {WIDEST_DRAFT_HEAD} elements a "
-                        f"head: {kv.dtype} keys and groups of {geo.group} have to compile in both"
+                        f"a build for Hopper also holds the FP8 kernel's source, up to {WIDEST_DRAFT_HEAD} "
+                        f"elements per head, so {kv.dtype} keys and groups of {geo.group} have to compile in both"
                     ),
                 ),
                 GateArray(
                     name="split",
                     passed=is_split,
                     reason=lambda n: (
-                        f"{gpu.sm_count} SMs for {at(share, n)} requests times KV heads give {at(wanted, n)}, and the "
+                        f"{gpu.sm_count} SMs for {at(share, n)} requests x KV heads give {at(wanted, n)} splits, "
+                        f"and the "
                         f"page table's {at(max_seq_len, n)} keys are at most {at(most, n)} tiles of {at(tile, n)}: "
                         f"S = {at(splits, n)}"
                     ),
@@ -338,14 +340,14 @@ def _table_keys(batches: Batches, kv: KvCache, options: FlashInferXqaOptions) ->
 
 
 def _check_entry(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashInferXqaOptions, draft: Any, ragged: Any) -> None:
-    """What the Python entry refuses, in its order."""
+    """Refuse what the Python entry refuses, in its order."""
     out = options.out_dtype or kv.query_dtype
     major = gpu.compute_capability[0] if gpu.compute_capability and not gpu.is_hip else None
     refusals = (
         (
             geo.mla or geo.v_dim != geo.head_dim,
             "head_dim_v",
-            "keys and values need the same head size; MLA has another kernel",
+            "keys and values need the same head size, and MLA runs in another kernel",
         ),
         (geo.softcap is not None, "softcap", "the kernel has no logit soft cap"),
         ((ragged & ~draft).any(), "ragged_q", "q_cu_seq_lens requires q_len_per_req to be the longest draft (> 1)"),
@@ -356,7 +358,11 @@ def _check_entry(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashInferXqaOpt
             "nvfp4_needs_sm12x",
             f"an NVFP4 cache is only supported on SM12x GPUs, not on {gpu.label}",
         ),
-        (major not in (9, 10, 12), "compute_capability", f"SM90, SM100 and SM120/SM121 only, not {gpu.label}"),
+        (
+            major not in (9, 10, 12),
+            "compute_capability",
+            f"the kernels run on SM90, SM100 and SM120/SM121 only, not on {gpu.label}",
+        ),
         (
             kv.query_dtype not in ("bf16", "fp16"),
             "query_dtype",
@@ -365,7 +371,7 @@ def _check_entry(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashInferXqaOpt
         (
             kv.dtype not in CACHE_CODES or (CACHE_CODES[kv.dtype] == 0 and kv.dtype != kv.query_dtype),
             "cache_dtype",
-            f"the cache is fp8, int8, nvfp4 or of the query's type {kv.query_dtype}, not {kv.dtype}",
+            f"the cache must be fp8, int8, nvfp4 or of the query's type {kv.query_dtype}, not {kv.dtype}",
         ),
         (
             kv.page_size not in PAGE_SIZES,
@@ -396,17 +402,18 @@ def _check_entry(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashInferXqaOpt
 def _check_build(
     geo: Geometry, gpu: Gpu, major: int, draft: Any, hopper: Any, valid: Any, rows: Any, smem: Any
 ) -> None:
-    """What the just-in-time build of the kernel that runs cannot compile: the static assertions of its source."""
+    """Refuse what the just-in-time build of the running kernel cannot compile, by its source's static assertions."""
     head, group = padded_head(geo.head_dim), geo.group
     if (~hopper & (rows * head * 2 > QUERY_TILE_LIMIT)).any():
         raise GateError(
-            f"flashinfer-xqa: {group} query heads a KV head of {head} elements are {int(rows.max()) * head * 2} bytes "
+            f"flashinfer-xqa: {group} query heads per KV head of {head} elements are "
+            f"{int(rows.max()) * head * 2} bytes "
             f"of queries, and mha.cu compiles for at most {QUERY_TILE_LIMIT} (persistentQ)",
             "query_tile",
         )
     if (~hopper & ~np.isin(rows, TILE_ROWS)).any():
         raise GateError(
-            f"flashinfer-xqa: {group} query heads a KV head make {int(rows.max())} rows, and mha.cu compiles for "
+            f"flashinfer-xqa: {group} query heads per KV head make {int(rows.max())} rows, and mha.cu compiles for "
             f"{', '.join(map(str, TILE_ROWS))} rows only",
             "query_tile",
         )
@@ -418,7 +425,7 @@ def _check_build(
         )
     if (hopper & (rows * head * 2 > hopper_buffers(geo.head_dim, rows, ~draft))).any():
         raise GateError(
-            f"flashinfer-xqa: {group} query heads a KV head give the Hopper kernel an output tile larger than its "
+            f"flashinfer-xqa: {group} query heads per KV head give the Hopper kernel an output tile larger than its "
             "buffers (mha_sm90.cu: need to use split output to avoid excessive shared memory usage)",
             "hopper_group",
         )
@@ -443,7 +450,7 @@ def _other_source(geo: Geometry, kv: KvCache, draft: Any, hopper: Any, hopper_bu
 
 
 def _kernel_reason(geo: Geometry, kv: KvCache, gpu: Gpu, hopper_cache: bool, draft: bool, hopper: bool) -> str:
-    """Why the generic kernel runs, or Hopper's."""
+    """Say why the generic kernel runs, or Hopper's."""
     if not hopper_cache:
         return f"{kv.dtype} keys of {geo.head_dim} elements on {gpu.label} (SM{gpu.sm}) run the generic kernel"
     if hopper:

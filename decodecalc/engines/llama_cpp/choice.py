@@ -44,7 +44,7 @@ LONG_KEYS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FattnProblem:
-    """What the choice looks at. Numbers of the whole array, or [N] arrays."""
+    """The facts that decide the choice, as numbers for the whole array or as [N] arrays."""
 
     cc: int
     """Compute capability as ggml writes it: 890 for 8.9."""
@@ -86,10 +86,10 @@ class Columns:
 
 
 def best_kernel(p: FattnProblem) -> Columns:
-    """The kernel and its columns. GateError where ggml has none (the operator then leaves FlashAttention)."""
+    """The kernel and its columns. Raises GateError where ggml has none (the operator then leaves FlashAttention)."""
     packs = p.packs & (p.group >= 2)
     if p.v_dim != VALUE_DIMS.get(p.head_dim):
-        raise GateError(f"llama-cpp: no kernel for head sizes {p.head_dim}/{p.v_dim}", "head_dim")
+        raise GateError(f"llama-cpp has no kernel for head sizes {p.head_dim}/{p.v_dim}", "head_dim")
     if p.head_dim in NEED_GROUP:
         if p.group % NEED_GROUP[p.head_dim] or p.group < 2:
             raise GateError(
@@ -99,7 +99,8 @@ def best_kernel(p: FattnProblem) -> Columns:
             )
         if not packs.all():
             raise GateError(
-                f"llama-cpp: head size {p.head_dim} needs a mask, no ALiBi and a cache padded to {KQ_STRIDE} cells",
+                f"llama-cpp: head size {p.head_dim} needs a mask and a cache padded to {KQ_STRIDE} cells, "
+                f"without ALiBi",
                 "gqa_path",
             )
     vec_can = (p.keys % KQ_STRIDE == 0) & (p.head_dim in VEC_DIMS)

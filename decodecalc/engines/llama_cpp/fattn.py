@@ -5,7 +5,7 @@ Where there are several streams, a kernel first scans the mask and shortens this
 launch several blocks for the keys of an output tile and combine their results in a kernel of their own. mma launches
 about as many blocks as the device holds, lets each walk an equal share of all key tiles (stream-k), and repairs the
 output tiles that were cut in a fix-up kernel. Quantised and bf16 caches are converted to f16 in full before tile and
-mma. A layer with a sliding window has a small cache of its own in llama.cpp: give its cells as `n_kv`.
+mma. A layer with a sliding window has a small cache of its own in llama.cpp: pass its cells as `n_kv`.
 
 Read from ggml-org/ggml@d99724f (2026-08-21): src/ggml-cuda/fattn-common.cuh (`launch_fattn`); `choice`, `tables` and
 `split` name the other files.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 VEC_THREADS = 128
-VEC_OCCUPANCY = 4  # assumed: the vec kernel does not say how many blocks it is compiled for
+VEC_OCCUPANCY = 4  # This is assumed, because the vec kernel does not say how many blocks it is compiled for.
 MASK_SCAN_TOKENS = 1024  # one stream's mask is scanned from this many query tokens on
 SOFTCAP_DIMS = {VEC: (128, 256), TILE: (128, 256), MMA: (128, 256, 512)}
 CACHE_DTYPES = ("fp16", "bf16", "fp32", *QUANTISED)
@@ -56,16 +56,17 @@ CACHE_DTYPES = ("fp16", "bf16", "fp32", *QUANTISED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaCppOptions(EngineOptions):
-    """How llama.cpp calls the operator, and what it asks the driver."""
+    """The arguments with which llama.cpp calls the operator, and the driver's answers."""
 
     n_kv: int | None = option(
-        None, "int?", "cells of the cache that the kernel sees; None: the longest stream padded to 256", low=1
+        None, "int?", "cells of the cache that the kernel sees; by default the longest stream, padded to 256", low=1
     )
     kv_unified: bool = option(False, "bool", "all sequences share one stream of the cache", flag="--kv-unified")
     mask: bool = option(True, "bool", "the operator has a mask")
-    max_bias: float = option(0.0, "float", "largest ALiBi bias; 0 without ALiBi")
+    max_bias: float = option(0.0, "float", "largest ALiBi bias; it is 0 without ALiBi")
     max_blocks_per_sm: int | None = option(
-        None, "int?", "blocks of the kernel that fit an SM; ggml asks the driver, None assumes what it is compiled for",
+        None, "int?", "blocks of the kernel that fit an SM; ggml asks the driver, and by default the compiled "
+        "bound is assumed",
         low=1,
     )  # fmt: skip
 
@@ -99,7 +100,7 @@ class LlamaCppDetail:
     dequantized_to_f16: Any
     """Whether the whole cache is converted to f16 before the kernel [N]."""
     max_blocks_per_sm: Any
-    """Blocks per SM that the launch reckons with [N]."""
+    """Blocks per SM that the launch assumes [N]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ class _Grid:
 
 
 class LlamaCpp(Policy):
-    """vec, tile and mma; parallel blocks or stream-k."""
+    """The kernels vec, tile and mma, with parallel blocks or stream-k."""
 
     name = "llama-cpp"
     title = "llama.cpp CUDA FlashAttention"
@@ -147,7 +148,7 @@ class LlamaCpp(Policy):
     )
 
     def combinations(self, options: LlamaCppOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         packed = {192: Numbers(step=8), 320: Numbers(step=32)}
         layer = Takes(devices=("sm50+",), cache_dtypes=CACHE_DTYPES)
         return tuple(
@@ -169,11 +170,11 @@ class LlamaCpp(Policy):
         options: LlamaCppOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays. GateError: what ggml has no kernel for.
+        """Apply the rule to arrays. Raises GateError where ggml has no kernel.
 
-        A mma launch that is not uniform cuts every output tile elsewhere: splits and key ranges are then those of the
-        stream's first output tile (first KV head), and partial states the mean of all output tiles, rounded up. In a
-        unified cache, key ranges are cells that all requests scan.
+        A mma launch that is not uniform cuts each output tile at other keys: splits and key ranges are then those of
+        the stream's first output tile (first KV head), and partial states are the mean of all output tiles, rounded up.
+        In a unified cache, key ranges are cells that all requests scan.
         """
         cc = _check(geo, batches, kv, gpu, options)
         if options.kv_unified:
@@ -187,7 +188,7 @@ class LlamaCpp(Policy):
         if options.n_kv is not None:
             keys = np.full_like(keys, options.n_kv)
             if (longest > keys).any():
-                raise GateError(f"llama-cpp: n_kv {options.n_kv} is less than the keys of a stream", "n_kv")
+                raise GateError(f"llama-cpp: n_kv ({options.n_kv}) is less than the number of keys of a stream", "n_kv")
         g = _grid(geo, kv, gpu, options, cc, keys, tokens, streams)
         mma, split_mma = g.mma, g.walk.uniform | g.walk.general
         is_split = np.where(mma, split_mma, g.parallel > 1)
@@ -451,8 +452,8 @@ def _gates(
             name="split",
             passed=is_split,
             reason=lambda n: (
-                f"{at(g.kernel, n)}: {at(g.walk.tiles, n)} output tiles on {gpu.sm_count} SMs of "
-                f"{at(g.occupancy, n)} blocks, up to {at(count, n)} for one output tile"
+                f"{at(g.kernel, n)} runs {at(g.walk.tiles, n)} output tiles on {gpu.sm_count} SMs of "
+                f"{at(g.occupancy, n)} blocks each, with up to {at(count, n)} blocks for one output tile"
             ),
         ),
         GateArray(
@@ -475,8 +476,8 @@ def _gates(
             name="softcap_compiled",
             passed=softcap,
             reason=lambda n: (
-                f"{'a' if geo.softcap else 'no'} logit soft cap at head size {geo.head_dim}: the kernels have it at "
-                "128 and 256, mma at 512 too"
+                f"the layer has {'a' if geo.softcap else 'no'} logit soft cap at head size {geo.head_dim}; the "
+                f"kernels have one at 128 and 256, and mma also at 512"
             ),
         ),
         GateArray(
@@ -484,25 +485,25 @@ def _gates(
             passed=options.max_blocks_per_sm is not None,
             reason=lambda n: (
                 f"{at(g.occupancy, n)} blocks fit an SM"
-                + ("" if options.max_blocks_per_sm else ": assumed, ggml asks the driver for its kernel")
+                + ("" if options.max_blocks_per_sm else "; this number is assumed, and ggml asks the driver for it")
             ),
         ),
     )
 
 
 def _check(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: LlamaCppOptions) -> int:
-    """The compute capability as ggml writes it. GateError for devices, caches and batches that it does not take."""
+    """The compute capability as ggml writes it. Raises GateError for devices, caches and batches that it refuses."""
     if gpu.is_hip:
-        raise GateError(f"llama-cpp: only the CUDA build is described, not {gpu.label}", "not_nvidia")
+        raise GateError(f"llama-cpp: only the CUDA build is described, which does not run on {gpu.label}", "not_nvidia")
     if gpu.sm is None:
         raise GateError(f"llama-cpp: the compute capability of {gpu.label} is not known", "compute_capability")
     if kv.dtype not in CACHE_DTYPES:
         raise GateError(
-            f"llama-cpp: caches are f16, bf16, f32, q8_0 (int8) or q4_0 (int4) in a default build, not {kv.dtype}",
+            f"llama-cpp takes caches of f16, bf16, f32, q8_0 (int8) or q4_0 (int4) in a default build, not {kv.dtype}",
             "kv_dtype",
         )
     if not options.kv_unified and not (batches.q_lens == batches.max_q_len[:, None]).all():
-        raise GateError("llama-cpp: streams of one step have the same number of tokens", "ragged_q_len")
+        raise GateError("llama-cpp: all streams of one step must have the same number of tokens", "ragged_q_len")
     return gpu.sm * 10
 
 

@@ -49,7 +49,7 @@ def _infer(group: LaunchGroup, q_heads: int | None) -> Inferred:
     (_, splits, z), merge = grids(group)
     dim = group.kind.facts.head_dim
     if z == 1 and splits == 1:
-        return Inferred(q_heads=q_heads, head_dim=dim, how="persistent grid: neither heads nor splits in it")
+        return Inferred(q_heads=q_heads, head_dim=dim, how="persistent grid, which holds neither heads nor splits")
     combined = merge is not None and group.merge is not None and function_name(group.merge.name) == COMBINE
     how = "grid (query tiles, splits, head blocks x streams), combine (query tokens, query heads, streams)"
     return Inferred(

@@ -165,21 +165,24 @@ def supported_kernel(
 
 
 def _common(geo: Geometry, gpu: Gpu, call: XqaCall, spec: bool) -> tuple[str, str] | None:
-    """supportConfigCommon, and the devices that have XQA kernels at all."""
+    """Refuse what supportConfigCommon refuses, and devices without XQA kernels."""
     if gpu.is_hip:
-        return "not_nvidia", f"XQA runs on NVIDIA GPUs only, not {gpu.label}"
+        return "not_nvidia", f"XQA runs on NVIDIA GPUs only, not on {gpu.label}"
     if gpu.sm is None or gpu.sm < 80:
-        return "compute_capability", f"XQA needs compute capability 8.0, {gpu.label} has less or none known"
+        return (
+            "compute_capability",
+            f"XQA needs compute capability 8.0, and {gpu.label} has less, or its own is not known",
+        )
     if gpu.sm in (100, 103):
-        return "trtllm_gen", f"compute capability 10.0 and 10.3 run trtllm-gen kernels instead ({gpu.label})"
+        return "trtllm_gen", f"compute capabilities 10.0 and 10.3 run trtllm-gen kernels instead ({gpu.label})"
     if call.position_embedding_type not in ROPE_TYPES:
-        return "position_embedding", f"position embeddings are {', '.join(ROPE_TYPES)}"
+        return "position_embedding", f"the position embedding must be one of {', '.join(ROPE_TYPES)}"
     if call.chunked_attention:
         return "chunked_attention", "chunked attention is not supported"
     if not spec and geo.group == 1 and call.beam_width == 1:
-        return "mha", f"plain MHA ({geo.q_heads} query heads of as many KV heads) gains nothing"
+        return "mha", f"plain MHA ({geo.q_heads} query heads and as many KV heads) gains nothing from XQA"
     if not spec and geo.group == 1 and geo.head_dim <= 128:
-        return "mha", "plain MHA with beams needs head sizes above 128"
+        return "mha", "plain MHA with beams runs XQA at head sizes above 128 only"
     return None
 
 
@@ -202,19 +205,19 @@ def _hmma(
 ) -> tuple[str, str] | None:
     """supportConfigHMMA: the Ampere-style kernel of every other architecture and cache type."""
     if kv.query_dtype not in SIXTEEN_BITS:
-        return "dtype", f"queries are fp16 or bf16, not {kv.query_dtype}"
+        return "dtype", f"queries must be fp16 or bf16, not {kv.query_dtype}"
     if kv.dtype not in (*SIXTEEN_BITS, "int8", "fp8"):
-        return "kv_dtype", f"caches are fp16, bf16, int8 or fp8, not {kv.dtype}"
+        return "kv_dtype", f"the cache must be fp16, bf16, int8 or fp8, not {kv.dtype}"
     if call.beam_width not in (1, 4):
-        return "beam_width", f"beams are 1 or 4, not {call.beam_width}"
+        return "beam_width", f"the beam width must be 1 or 4, not {call.beam_width}"
     if not spec and call.beam_width != 1 and geo.window is not None and longest + 1 > geo.window:
         return "window", f"beams need the whole sequence within the window of {geo.window} keys"
     if geo.v_dim != geo.head_dim or geo.head_dim % 16 or geo.head_dim > 256:
-        return "head_dim", f"head sizes are multiples of 16 up to 256, not {geo.head_dim}/{geo.v_dim}"
+        return "head_dim", f"head sizes must be multiples of 16 up to 256, not {geo.head_dim}/{geo.v_dim}"
     if geo.group * call.beam_width > MAX_ROWS:
-        return "group", f"{geo.group} query heads x {call.beam_width} beams of a KV head exceed {MAX_ROWS}"
+        return "group", f"{geo.group} query heads x {call.beam_width} beams per KV head exceed {MAX_ROWS}"
     if page is not None and page not in (16, 32, 64, 128):
-        return "page_size", f"tokens_per_block is 16, 32, 64 or 128, not {page}"
+        return "page_size", f"tokens_per_block must be 16, 32, 64 or 128, not {page}"
     return None
 
 
@@ -227,5 +230,5 @@ def _mla(geo: Geometry, kv: KvCache, gpu: Gpu, call: XqaCall, page: int | None) 
     if call.beam_width != 1:
         return "beam_width", f"MLA takes one beam, not {call.beam_width}"
     if page is not None and page not in (8, 16, 32, 64, 128):
-        return "page_size", f"tokens_per_block is 8, 16, 32, 64 or 128, not {page}"
+        return "page_size", f"tokens_per_block must be 8, 16, 32, 64 or 128, not {page}"
     return None

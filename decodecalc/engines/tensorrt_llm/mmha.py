@@ -1,4 +1,4 @@
-"""tensorrt-llm-mmha: TensorRT-LLM's masked multi-head attention, what runs when XQA does not.
+"""tensorrt-llm-mmha: TensorRT-LLM's masked multi-head attention, which runs when XQA does not.
 
 A block serves one query head, so that a group reads its keys once for each query head. Keys are cut into tiles of the
 same size for all requests (`timesteps_per_block`); the last block of a sequence to finish combines the partial states.
@@ -48,24 +48,32 @@ ASSUMED_OCCUPANCY = (4, 2, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MmhaOptions(EngineOptions):
-    """What the engine is built with, asks the driver for, or reads from the environment."""
+    """Settings of the engine's build and of the environment, and the driver's answers."""
 
     multi_block_mode: bool = option(True, "bool", "cut sequences over several blocks", flag="--multi_block_mode")
     cyclic_attention_window: int | None = option(
-        None, "int?", "the engine's maximum sequence length, for layers without a window (None: the longest + 1)", low=1
+        None,
+        "int?",
+        "the engine's maximum sequence length, for layers without a window; by default the longest request + 1",
+        low=1,
     )
-    beam_width: int = option(1, "int", "beams of a request", flag="--max_beam_width", low=1)
+    beam_width: int = option(1, "int", "beams that a request has", flag="--max_beam_width", low=1)
     register_limited_blocks_per_sm: tuple[int, ...] = option(
-        ASSUMED_OCCUPANCY, "ints", "blocks of 256, 512 and 1024 threads that an SM's registers hold; assumed 4, 2, 1"
+        ASSUMED_OCCUPANCY,
+        "ints",
+        "blocks of 256, 512 and 1024 threads that an SM's registers hold; 4, 2 and 1 are assumed",
     )
     env_multi_block_debug: bool = option(
         False, "bool", "let the environment fix the tile count", flag="TRTLLM_ENABLE_MMHA_MULTI_BLOCK_DEBUG"
     )
     env_blocks_per_sequence: int = option(
-        0, "int", "tiles of a sequence in debug mode; 0 leaves the rule's", flag="TRTLLM_MMHA_BLOCKS_PER_SEQUENCE"
+        0,
+        "int",
+        "tiles of a sequence in debug mode; 0 leaves the count of the rule",
+        flag="TRTLLM_MMHA_BLOCKS_PER_SEQUENCE",
     )
     env_kernel_block_size: int = option(
-        0, "int", "threads of a block; 0 leaves the rule's", flag="TRTLLM_MMHA_KERNEL_BLOCK_SIZE"
+        0, "int", "threads of a block; 0 leaves the count of the rule", flag="TRTLLM_MMHA_KERNEL_BLOCK_SIZE"
     )
 
 
@@ -112,7 +120,7 @@ class Sizes:
 
 
 class Mmha(Policy):
-    """Tiles of one size for all requests, merged by the last block."""
+    """All requests have tiles of one size, and the last block merges them."""
 
     name = "tensorrt-llm-mmha"
     title = "TensorRT-LLM MMHA decode attention"
@@ -133,7 +141,7 @@ class Mmha(Policy):
     )
 
     def combinations(self, options: MmhaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         return (
             Takes(
                 devices=(NVIDIA,),
@@ -149,7 +157,7 @@ class Mmha(Policy):
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: MmhaOptions, version: PolicyVersion
     ) -> Launches:
-        """The rule on arrays. GateError: what the launcher throws on, and layers it has no kernel for."""
+        """Apply the rule to arrays. Raises GateError where the launcher throws, and for layers without a kernel."""
         smem_per_sm, optin = _check(geo, batches, kv, gpu, options)
         element = int(kv.query_element_bytes)
         sizes = Sizes(geo.head_dim, element, smem_per_sm, options.register_limited_blocks_per_sm)
@@ -241,9 +249,10 @@ class Mmha(Policy):
                     name="split",
                     passed=multi,
                     reason=lambda n: (
-                        f"{gpu.sm_count} SMs of {at(available, n)} blocks over {at(blocks, n)} query heads of the "
+                        f"{gpu.sm_count} SMs of {at(available, n)} blocks each for {at(blocks, n)} query heads of the "
                         f"batch ask for {at(balanced, n)} tiles, between {at(least, n)} (shared memory) and "
-                        f"{at(bound, n)}: {at(tiles, n)}" + ("" if at(enabled, n) else "; multi-block mode is off")
+                        f"{at(bound, n)}, which gives {at(tiles, n)}"
+                        + ("" if at(enabled, n) else "; multi-block mode is off")
                     ),
                 ),
                 GateArray(
@@ -256,7 +265,7 @@ class Mmha(Policy):
                     passed=options.register_limited_blocks_per_sm != ASSUMED_OCCUPANCY,
                     reason=lambda n: (
                         f"{', '.join(map(str, options.register_limited_blocks_per_sm))} blocks of 256, 512 and 1024 "
-                        "threads fit an SM's registers; the engine asks the driver for its own kernel"
+                        "threads are taken to fit an SM's registers; the engine asks the driver for its own kernel"
                     ),
                 ),
             ),
@@ -266,9 +275,9 @@ class Mmha(Policy):
     def _threads(
         sizes: Sizes, enabled: Any, most: IntArray, longest: IntArray, window: IntArray, blocks: IntArray, sms: int
     ) -> tuple[IntArray, IntArray]:
-        """(threads of a block, blocks of that size that fit an SM) [N], before the environment has its say.
+        """(threads of a block, blocks of that size that fit an SM) [N], before the environment overrides them.
 
-        The occupancy check of a multi-block kernel reckons with one key a block: the tile size is not known yet.
+        The occupancy check of a multi-block kernel assumes one key per block: the tile size is not known yet.
         """
         keys = np.where(enabled, 1, np.minimum(longest, window))
         fit = sizes.occupancy(256, 0)
@@ -306,7 +315,8 @@ def _throws(tiles: IntArray, enabled: Any, threads: IntArray, smem: IntArray, op
         raise GateError("tensorrt-llm-mmha: TRTLLM_MMHA_KERNEL_BLOCK_SIZE must be 256, 512 or 1024", "block_size")
     if ((smem >= SMEM_ATTRIBUTE) & (smem > optin)).any():
         raise GateError(
-            f"tensorrt-llm-mmha: the scores need {int(smem.max())} bytes of shared memory, a block may have {optin}",
+            f"tensorrt-llm-mmha: the scores need {int(smem.max())} bytes of shared memory, and a block may have "
+            f"{optin}",
             "shared_memory",
         )
 
@@ -314,28 +324,29 @@ def _throws(tiles: IntArray, enabled: Any, threads: IntArray, smem: IntArray, op
 def _check(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: MmhaOptions) -> tuple[int, int]:
     """(shared memory of an SM, of a block). GateError for layers and devices without a kernel."""
     if gpu.is_hip:
-        raise GateError(f"tensorrt-llm-mmha: runs on NVIDIA GPUs only, not {gpu.label}", "not_nvidia")
+        raise GateError(f"tensorrt-llm-mmha runs on NVIDIA GPUs only, not on {gpu.label}", "not_nvidia")
     if geo.mla:
-        raise GateError("tensorrt-llm-mmha: has no MLA kernel", "mla")
+        raise GateError("tensorrt-llm-mmha has no MLA kernel", "mla")
     if (batches.max_q_len > 1).any():
-        raise GateError("tensorrt-llm-mmha: takes one query token a request", "q_len")
+        raise GateError("tensorrt-llm-mmha takes one query token per request", "q_len")
     if geo.head_dim not in HEAD_DIMS or geo.v_dim != geo.head_dim:
         raise GateError(
-            f"tensorrt-llm-mmha: head sizes are {', '.join(map(str, HEAD_DIMS))}, not {geo.head_dim}/{geo.v_dim}",
+            f"tensorrt-llm-mmha takes head sizes of {', '.join(map(str, HEAD_DIMS))}, not {geo.head_dim}/{geo.v_dim}",
             "head_dim",
         )
     if kv.query_dtype not in QUERY_DTYPES:
-        raise GateError(f"tensorrt-llm-mmha: queries are fp16, bf16 or fp32, not {kv.query_dtype}", "dtype")
+        raise GateError(f"tensorrt-llm-mmha takes queries of fp16, bf16 or fp32, not {kv.query_dtype}", "dtype")
     if kv.dtype not in CACHE_DTYPES:
-        raise GateError(f"tensorrt-llm-mmha: caches are fp16, bf16, fp32, int8 or fp8, not {kv.dtype}", "kv_dtype")
+        raise GateError(f"tensorrt-llm-mmha takes caches of fp16, bf16, fp32, int8 or fp8, not {kv.dtype}", "kv_dtype")
     if kv.page_size & (kv.page_size - 1):
         raise GateError(
-            f"tensorrt-llm-mmha: tokens_per_block must be a power of two, not {kv.page_size}: start-up error",
+            f"tensorrt-llm-mmha: tokens_per_block must be a power of two, not {kv.page_size}; this is an error "
+            f"at start-up",
             "page_size",
         )
     if len(options.register_limited_blocks_per_sm) != len(THREADS):
         raise GateError(
-            "tensorrt-llm-mmha: register_limited_blocks_per_sm has three counts, for 256, 512 and 1024 threads",
+            "tensorrt-llm-mmha: register_limited_blocks_per_sm needs three counts, for 256, 512 and 1024 threads",
             "occupancy",
         )
     if gpu.smem_bytes_per_sm is None or gpu.max_smem_bytes_per_block is None:

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's decode kernels in a trace: XQA and the masked multi-head attention (MMHA) that stands in for it.
+"""TensorRT-LLM's decode kernels in a trace: XQA and the masked multi-head attention (MMHA) that runs elsewhere.
 
 Source: NVIDIA/TensorRT-LLM, cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention.
 """
@@ -28,7 +28,7 @@ def mmha_facts(name: str) -> NameFacts:
 def _xqa_vote(group: LaunchGroup, around: Surroundings) -> Vote | None:
     """FlashInfer compiles the same source: only TensorRT-LLM's other kernels tell the two apart."""
     at_home = "tensorrt-llm" in around.vendors and not around.vendors & {"vllm", "sglang"}
-    why = "an XQA kernel among TensorRT-LLM's kernels" if at_home else "an XQA kernel: TensorRT-LLM's, or FlashInfer's"
+    why = "an XQA kernel among TensorRT-LLM's kernels" if at_home else "an XQA kernel of TensorRT-LLM or FlashInfer"
     split = None if group.stage1.grid is None else infer_xqa(group, None).splits_launched != 1
     return Vote(strength=Strength.LIKELY if at_home else Strength.POSSIBLE, why=why, split=split)
 

@@ -3,8 +3,8 @@
 The number of sub-sequences (`multi_block`) is one for the batch. It grows with the square root of the longest request,
 so that the last block's merge does not dominate, and it is cut back where the launch would exceed eight waves. A
 request's tiles are dealt to its sub-sequences in turn, and the last block to finish combines the partial states: there
-is no merge kernel. Three kernels: an Ampere-style one (HMMA), Hopper's (GMMA, FP8 caches) and one for MLA on compute
-capability 12.0.
+is no merge kernel. There are three kernels: an Ampere-style one (HMMA), Hopper's (GMMA, FP8 caches) and one for MLA on
+compute capability 12.0.
 
 Read from NVIDIA/TensorRT-LLM, main of 2026:
 cpp/tensorrt_llm/kernels/decoderMaskedMultiheadAttention/decoderXQAImplCommon.h at 1245321 (`computeMultiBlockCount`,
@@ -49,21 +49,25 @@ MAX_BEAMS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XqaOptions(EngineOptions):
-    """What the engine is built with and what it reads from the environment."""
+    """Settings of the engine's build and of the environment."""
 
     multi_block_mode: bool = option(
         True,
         "bool",
-        "cut sequences over several blocks; off under forced deterministic attention",
+        "cut sequences over several blocks; forced deterministic attention turns it off",
         "--multi_block_mode",
     )
     env_blocks_per_sequence: int | None = option(
-        None, "int?", "sub-sequences, in place of the rule's count", flag="TRTLLM_XQA_BLOCKS_PER_SEQUENCE", low=1
+        None,
+        "int?",
+        "number of sub-sequences, which replaces the count of the rule",
+        flag="TRTLLM_XQA_BLOCKS_PER_SEQUENCE",
+        low=1,
     )
     force_xqa: bool = option(False, "bool", "take XQA wherever it is supported", flag="TRTLLM_FORCE_XQA")
-    beam_width: int = option(1, "int", "beams of a request", flag="--max_beam_width", low=1)
+    beam_width: int = option(1, "int", "beams that a request has", flag="--max_beam_width", low=1)
     spec_decoding: bool | None = option(
-        None, "bool?", "several query tokens are speculative drafts; None: where there are several"
+        None, "bool?", "several query tokens are speculative drafts; by default they are wherever there are several"
     )
     spec_lengths_variable: bool = option(False, "bool", "requests have drafts of different lengths")
     paged_kv_cache: bool = option(True, "bool", "the cache is paged", flag="--kv_cache_type")
@@ -171,14 +175,17 @@ class Xqa(Policy):
     )
 
     def combinations(self, options: XqaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         return choice.combinations(choice.XqaCall.of(options))
 
     def launches(
         self, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: XqaOptions, version: PolicyVersion
     ) -> Launches:
-        """The rule on arrays. GateError: no XQA kernel serves the layer. Where the engine would run MMHA for want of
-        work, the gate `engine_picks_it` says so and the plan is what XQA would launch."""
+        """Apply the rule to arrays.
+
+        Raises GateError where no XQA kernel serves the layer. Where the engine would run MMHA because there is too
+        little work, the gate `engine_picks_it` says so and the plan is what XQA would launch.
+        """
         call = choice.XqaCall.of(options)
         decision = choice.decide(geo, batches, kv, gpu, call)
         if decision.kernel is None or decision.refusal is not None:
@@ -199,7 +206,7 @@ class Xqa(Policy):
         live = np.where(keys > 0, np.minimum(room, count[:, None]), 0)
         turn = tile * MLA_TILES_PER_SPLIT if kernel == MLA else tile
         is_split = count > 1
-        # The HMMA kernel's sub-sequences all write a state, a neutral one where they have no tile; the others leave.
+        # The HMMA kernel's sub-sequences all write a state, a neutral one where they have no tile; the others return.
         written = np.where(keys > 0, count[:, None], 0) if kernel == HMMA else np.where(live > 1, live, 0)
         if kernel == HMMA:
             grid = (count, grid_columns, batch)
@@ -331,7 +338,7 @@ def _check_queries(batches: Batches, kernel: str, spec: BoolArray, call: choice.
                 "tensorrt-llm-xqa: MLA needs the same number of query tokens in every request", "ragged_q_len"
             )
     elif (~spec & (batches.max_q_len > 1)).any():
-        raise GateError("tensorrt-llm-xqa: several query tokens need speculative decoding", "q_len")
+        raise GateError("tensorrt-llm-xqa takes several query tokens under speculative decoding only", "q_len")
 
 
 POLICY = Xqa()

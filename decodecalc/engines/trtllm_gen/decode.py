@@ -71,21 +71,21 @@ class TrtllmGenOptions(EngineOptions):
     max_kv_len: int | None = option(
         None,
         "int?",
-        "the longest length that the caller promises (max_seq_len), which alone decides the split; the longest request "
-        "of the step when not given",
+        "the longest length that the caller promises (max_seq_len), which alone decides the split; by default "
+        "the longest request of the step",
         "max_seq_len",
         low=1,
     )
     sparse_mla_top_k: int = option(
         0,
         "int",
-        "keys that sparse MLA selects for a token; 0: those of a sparse layer's list, else all",
+        "keys that sparse MLA selects for a token; 0 takes the width of a sparse layer's list, or all keys",
         "sparse_mla_top_k",
     )
     o_dtype: str | None = option(
         None,
         "str?",
-        "element type of the output; the query's when not given, and bf16 for fp8 queries",
+        "element type of the output; by default it is the query's, and bf16 for fp8 queries",
         "out_dtype",
         choices=("bf16", "fp16", "fp8"),
     )
@@ -103,8 +103,8 @@ class TrtllmGenOptions(EngineOptions):
     gpc_sms: tuple[int, ...] | None = option(
         None,
         "ints?",
-        "SMs of each graphics processing cluster, which bound the thread block clusters that run at a time; eight "
-        "clusters as even as pairs of SMs allow when not given",
+        "SMs of each graphics processing cluster, which bound the thread block clusters that run at a time; by "
+        "default eight clusters, as even as pairs of SMs allow",
         low=1,
     )
 
@@ -162,8 +162,8 @@ class TrtllmGen(Policy):
             covers=("0.7.4", "0.7.4"),
             rules=TrtllmGenRules(),
             note=(
-                "recorded from the host code over the kernel list of flashinfer-cubin 0.6.13, not proven on a GPU; an "
-                "environment variable allows several waves of splits"
+                "this was recorded from the host code over the kernel list of flashinfer-cubin 0.6.13 and not "
+                "verified on a GPU; an environment variable allows several waves of splits"
             ),
         ),
         PolicyVersion(
@@ -172,8 +172,8 @@ class TrtllmGen(Policy):
             covers=("0.7.2", "0.7.2.post1"),
             rules=TrtllmGenRules(multi_wave=False),
             note=(
-                "recorded from the host code over the kernel list of flashinfer-cubin 0.6.13, not proven on a GPU; "
-                "more than 16 splits become 16 where a cluster can then reduce them"
+                "this was recorded from the host code over the kernel list of flashinfer-cubin 0.6.13 and not "
+                "verified on a GPU; more than 16 splits become 16 where a cluster can then reduce them"
             ),
         ),
         PolicyVersion(
@@ -185,7 +185,7 @@ class TrtllmGen(Policy):
                 cluster_for_one_mla_request=False, short_draft_halves=False, wide_keeps=False, one_head_pages=False,
                 multi_wave=False,
             ),
-            note="recorded from the host code and its own kernel list, not proven on a GPU",
+            note="this was recorded from the host code and its own kernel list, and not verified on a GPU",
         ),
     )  # fmt: skip
     rule = (
@@ -196,7 +196,7 @@ class TrtllmGen(Policy):
     traits = Traits(server_names=("trtllm_mha", "trtllm_mla"), longest_option="max_kv_len", sparse=True)
 
     def combinations(self, options: TrtllmGenOptions, version: PolicyVersion) -> tuple[Takes, ...]:
-        """What the version takes."""
+        """Describe which layers, caches and devices the version takes."""
         return tuple(_combinations(options, version.rules))
 
     def launches(
@@ -208,10 +208,10 @@ class TrtllmGen(Policy):
         options: TrtllmGenOptions,
         version: PolicyVersion,
     ) -> Launches:
-        """The rule on arrays.
+        """Apply the rule to arrays.
 
-        GateError: another architecture, or a layer, cache, page or window that no kernel serves. InputError: a
-        promised length below the longest request.
+        Raises GateError for another architecture, or a layer, cache, page or window that no kernel serves, and
+        InputError for a promised length below the longest request.
         """
         rules: TrtllmGenRules = version.rules
         o_dtype = options.o_dtype or ("bf16" if kv.query_dtype == "fp8" else kv.query_dtype)
@@ -231,7 +231,7 @@ class TrtllmGen(Policy):
 
 
 def _combinations(options: TrtllmGenOptions, rules: TrtllmGenRules) -> Iterator[Takes]:
-    """What the precompiled kernels take."""
+    """Describe what the precompiled kernels take."""
     layer = Takes(devices=("sm100", "sm103"), softcaps=False)
     types = (
         replace(layer, cache_dtypes=SIXTEEN_BITS, query_dtypes=SAME),
@@ -254,7 +254,7 @@ def _combinations(options: TrtllmGenOptions, rules: TrtllmGenRules) -> Iterator[
 
 
 def even_gpcs(sms: int) -> tuple[int, ...]:
-    """SMs of each graphics processing cluster where nobody says: pairs of SMs dealt to eight of them, or to more.
+    """SMs of each graphics processing cluster where the option is not given: pairs of SMs are dealt to eight or more.
 
     >>> even_gpcs(148)
     (20, 20, 18, 18, 18, 18, 18, 18)
@@ -294,7 +294,7 @@ def _check(
     keys: Any,
     rules: TrtllmGenRules,
 ) -> None:
-    """What no kernel serves."""
+    """Refuse what no kernel serves."""
     dims, g, page = (geo.head_dim, geo.v_dim), geo.group, kv.page_size
     sparse = top_k > 0
     types = MLA_DTYPES if geo.mla else DTYPES
@@ -310,15 +310,20 @@ def _check(
         (
             dims not in (MLA_DIMS if geo.mla else HEAD_DIMS),
             "head_dim",
-            f"keys and values of {'576/512 or 320/256' if geo.mla else '64, 128, 256 or 512'} elements, not "
+            f"keys and values have {'576/512 or 320/256' if geo.mla else '64, 128, 256 or 512'} elements, not "
             f"{geo.head_dim}/{geo.v_dim}",
         ),
         (geo.softcap is not None, "softcap", "no logit soft cap"),
-        (sparse and (not geo.mla or geo.head_dim != 576), "sparse_mla", "selected tokens need MLA of 576/512 elements"),
+        (
+            sparse and (not geo.mla or geo.head_dim != 576),
+            "sparse_mla",
+            "a list of selected tokens needs MLA of 576/512 elements",
+        ),
         (
             (kv.query_dtype, kv.dtype) not in types,
             "dtype",
-            f"{', '.join('/'.join(pair) for pair in types)} queries/keys are planned, not {kv.query_dtype}/{kv.dtype}",
+            f"{', '.join('/'.join(pair) for pair in types)} are the types of queries and keys that are planned, "
+            f"not {kv.query_dtype}/{kv.dtype}",
         ),
         (
             o_dtype not in (("bf16",) if geo.mla else OUTPUTS.get(kv.query_dtype, ())),
@@ -328,13 +333,13 @@ def _check(
         (
             not pages,
             "page_size",
-            f"pages of 16, 32 or 64 keys, or a power of two from {DYNAMIC_PAGE} on for grouped-query heads up to 256 "
+            f"pages have 16, 32 or 64 keys, or a power of two from {DYNAMIC_PAGE} on for grouped-query heads up to 256 "
             f"elements, not {page}",
         ),
         (
             rules.pads_mla_heads and geo.mla and 64 < g < 128,
             "mla_heads",
-            f"MLA of 65 to 127 query heads a rank has no kernel, and this rank has {g}",
+            f"MLA with 65 to 127 query heads per rank has no kernel, and this rank has {g}",
         ),
         (
             geo.mla and not sparse and short,
@@ -344,7 +349,7 @@ def _check(
         (
             not geo.mla and kv.query_dtype != kv.dtype and g > 16 and g % 16 != 0,
             "head_group",
-            f"groups of {g} do not fill tiles of 16 rows",
+            f"groups of {g} query heads do not fill tiles of 16 rows",
         ),
     )
     for refused, code, why in refusals:
@@ -353,7 +358,7 @@ def _check(
 
 
 def _check_selection(found: CubinLaunch, geo: Geometry, version: PolicyVersion) -> None:
-    """What the host code refuses once it has selected."""
+    """Refuse what the host code refuses after it has selected."""
     if found.grid.uneven.any():
         raise GateError(
             f"trtllm-gen: {geo.q_heads} query heads over {geo.kv_heads} KV heads do not fill the tiles (the "
@@ -489,22 +494,22 @@ def _gates(problem: FmhaProblem, found: CubinLaunch, gpu: Gpu) -> tuple[GateArra
         unsplit = at(grid.blocks, n) // max(at(grid.splits, n), 1)
         return (
             f"{gpu.sm_count} SMs have room for {at(grid.wanted, n)} times {unsplit} blocks, and "
-            f"{at(problem.keys, n)} promised keys for {at(grid.most, n)} splits of two iterations: "
-            f"S = {at(grid.splits, n)}"
+            f"{at(problem.keys, n)} promised keys for {at(grid.most, n)} splits of two iterations, "
+            f"so S = {at(grid.splits, n)}"
         )
 
     def cluster(n: int) -> str:
         if at(mode, n) == DISABLED:
-            return "nothing is split: 1 block walks all keys"
+            return "nothing is split, so one block walks all keys"
         asked = at(found.asked_cluster, n)
         if not asked:
             return (
-                f"{at(grid.splits, n)} splits of values of {problem.family.vo} elements do not reduce in a cluster: up "
-                "to 16 splits of a swaps-AB kernel below 512 elements do"
+                f"{at(grid.splits, n)} splits of values of {problem.family.vo} elements do not reduce in a cluster; "
+                "only up to 16 splits of a swaps-AB kernel below 512 elements do"
             )
         return (
-            f"{at(found.active_clusters, n)} clusters of {asked} run at a time, which has to be enough for all "
-            "blocks at once"
+            f"{at(found.active_clusters, n)} clusters of {asked} blocks run at a time, and all blocks of the "
+            f"launch have to run at once"
         )
 
     return (
@@ -516,7 +521,8 @@ def _gates(problem: FmhaProblem, found: CubinLaunch, gpu: Gpu) -> tuple[GateArra
             reason=lambda n: (
                 "the kernel is in the list of flashinfer-cubin 0.6.13"
                 if at(found.listed, n)
-                else "a kernel on the way is not in the list of flashinfer-cubin 0.6.13: a newer list has to hold it"
+                else "a kernel that the selection meets is not in the list of flashinfer-cubin 0.6.13, so a "
+                "newer list must have it"
             ),
         ),
     )

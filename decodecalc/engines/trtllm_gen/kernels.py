@@ -31,7 +31,7 @@ DYNAMIC_PAGE = 128  # kernels from this page size on take any power of two
 
 @dataclass(frozen=True, slots=True)
 class CubinFamily:
-    """What all kernels that may serve a layer have in common."""
+    """The properties that all kernels which may serve a layer share."""
 
     qk: int
     """Elements of a key."""

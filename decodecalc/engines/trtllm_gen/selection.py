@@ -53,7 +53,7 @@ class FmhaProblem:
     """One layer's steps as the host code sees them. Arrays are [N]."""
 
     family: CubinFamily
-    """What the kernels have in common."""
+    """The properties that the kernels share."""
     rules: TrtllmGenRules
     """The version's rules."""
     q_heads: int
@@ -151,7 +151,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CubinLaunch:
-    """What is launched for every step in the end. Arrays are [N]."""
+    """The final launch of every step. Arrays are [N]."""
 
     choice: CubinChoice
     """The kernel."""
