@@ -72,9 +72,13 @@ class Scenarios:
                 raise UnknownNameError("engine option", name, known, "see `decodecalc engines NAME`")
 
     def does_not_apply(self) -> dict[str, list[str]]:
-        """Options given, each with the chosen engines that have no such option."""
+        """Options given, each with the chosen engines that have no such option.
+
+        The option by which one engine enters its reproducible mode is left out: each engine has its own name for that.
+        """
+        modes = {policy.traits.invariant_option[0] for policy, _ in self.engines if policy.traits.invariant_option}
         out: dict[str, list[str]] = {}
-        for name in self.options:
+        for name in [option for option in self.options if option not in modes]:
             without = [policy.name for policy, _ in self.engines if name not in policy.option_names()]
             if without:
                 out[name] = list(dict.fromkeys(without))
