@@ -43,7 +43,7 @@ MAX_QUERY_LENGTH = 4
 MAX_QUERY_ROWS = 64  # query_length * group
 BLOCK_SIZES = (16, 64, 1024)
 ARCHITECTURES = ("gfx942", "gfx950")
-THREADS = 256  # four waves: Triton's default, no launch sets another
+THREADS = 256  # Triton's default of four waves, because no launch sets another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,22 +40,21 @@ WIDE_HEAD = 512
 
 @dataclass(frozen=True, slots=True)
 class AiterUnifiedRules:
-    """What differs between versions.
-
-    exact_decode_blocks: a decode step has B query blocks, not the upper bound tokens // BLOCK_Q + B. occupancy: the
-    segment count aims at every wave slot of the device and is capped by the number of tiles. wide_heads: head dims of
-    256 and more have configurations of their own. page_tile: a tile is a page.
-    """
+    """The differences between versions."""
 
     exact_decode_blocks: bool = True
+    """Whether a decode step has B query blocks, and not the upper bound tokens // BLOCK_Q + B."""
     occupancy: bool = True
+    """Whether the segment count aims at every wave slot of the device and is capped by the number of tiles."""
     wide_heads: bool = True
+    """Whether head dims of 256 and more have configurations of their own."""
     page_tile: bool = False
+    """Whether a tile is a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class AiterUnifiedOptions(EngineOptions):
-    """max_seq_len: what the step is planned for when that is more than its longest request."""
+    """The length that the step is planned for, when that is more than its longest request."""
 
     max_seq_len: int | None = option(
         None,

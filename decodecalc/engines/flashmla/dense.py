@@ -43,37 +43,38 @@ MAX_COMBINE_PARTS = 160  # MLA_NUM_SPLITS_SWITCH in combine.cu aborts above it
 
 @dataclass(frozen=True, slots=True)
 class FlashMlaRules:
-    """What differs between versions.
-
-    least_payload: lower bound of an SM part's payload. empty_blocks: blocks that a request without keys counts for.
-    combine_axes: the combine grid as rows (batch x query tokens), tokens (batch, query tokens) or packed (batch, rows).
-    words_per_request: ints that the metadata kernel keeps in shared memory for each request.
-    """
+    """The differences between versions."""
 
     least_payload: int = 0
+    """Lower bound of an SM part's payload."""
     empty_blocks: int = 1
+    """Blocks that a request without keys counts for."""
     combine_axes: str = "rows"
+    """The combine grid: `rows` (batch x query tokens), `tokens` (batch, query tokens) or `packed` (batch, rows)."""
     words_per_request: int = 5
+    """Integers that the metadata kernel keeps in shared memory for each request."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlashMlaDetail:
-    """The schedule in FlashMLA's words.
-
-    sm_parts: what each part that has work serves (a single plan only). splits_per_request: partial results of each
-    request, at least 1. total_blocks_with_overhead: blocks of 64 keys plus 5 for each request.
-    """
+    """The schedule under FlashMLA's own names."""
 
     num_sm_parts: Any
+    """SM parts of the launch [N]."""
     payload_blocks: Any
+    """Blocks that an SM part takes at most [N]."""
     total_blocks_with_overhead: Any
+    """Blocks of 64 keys of all requests, plus 5 for each request [N]."""
     used_parts: Any
+    """SM parts with work [N]."""
     splits_per_request: Any
+    """Partial results of each request, at least 1 [N, R]."""
     sm_parts: tuple[SmPart, ...] | None
+    """The requests and blocks that each part with work serves, of a single plan only."""
 
     @property
     def num_splits(self) -> tuple[int, ...]:
-        """The engine's `num_splits`: cumulative, B + 1 entries. Not a count per request."""
+        """The engine's `num_splits`, which is cumulative with B + 1 entries and not a count per request."""
         return (0, *accumulate(self.splits_per_request))
 
 

@@ -141,7 +141,7 @@ class FlashMlaSparseDetail:
 
     @property
     def num_splits(self) -> tuple[int, ...]:
-        """The engine's `num_splits`: cumulative, B + 1 entries. Not a count per request."""
+        """The engine's `num_splits`, which is cumulative with B + 1 entries and not a count per request."""
         return (0, *accumulate(self.splits_per_request))
 
 

@@ -64,21 +64,20 @@ _UNSPLIT_SM100_SINCE_2_14 = {**_UNSPLIT[1][1], 64: (128, 64, 4), 128: (128, 128,
 
 @dataclass(frozen=True, slots=True)
 class FlexRules:
-    """What differs between releases.
-
-    splits_per_sm: the factor of get_split_k. fixed_sms: SMs that it counts on, None for the device's. rows_first: the
-    grid is (row tiles, requests x KV heads, splits), else (requests x KV heads, splits, 1). cuts_mask_blocks: without
-    full blocks a split is cut from the mask's blocks, else always from KV_LEN. odd_groups_fall_back: a group that is no
-    power of two takes the unsplit kernel, else it fails to compile. sm100_since_2_14:
-    newer unsplit tiles of compute capability 10.
-    """
+    """The differences between releases."""
 
     splits_per_sm: int = 2
+    """The factor of get_split_k."""
     fixed_sms: int | None = None
+    """SMs that get_split_k counts on; None stands for those of the device."""
     rows_first: bool = True
+    """Whether the grid is (row tiles, requests x KV heads, splits) and not (requests x KV heads, splits, 1)."""
     cuts_mask_blocks: bool = True
+    """Whether a split is cut from the mask's blocks where there are no full blocks, and not always from KV_LEN."""
     odd_groups_fall_back: bool = True
+    """Whether a group that is no power of two takes the unsplit kernel, and does not fail to compile."""
     sm100_since_2_14: bool = False
+    """Whether compute capability 10 has the newer tiles of the unsplit kernel."""
 
 
 @dataclass(frozen=True, slots=True)
