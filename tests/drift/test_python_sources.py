@@ -137,4 +137,4 @@ def test_aiters_mla_is_followed(tree: Build) -> None:
     }
     assert differing(tree(files))["aiter-mla"] == {}
     files["aiter/mla.py"] = AITER_MLA.replace("84.1", "90.0")
-    assert list(differing(tree(files))["aiter-mla"]) == ["what a split costs without a plan, in keys"]
+    assert list(differing(tree(files))["aiter-mla"]) == ["cost of a split without a plan, in keys"]
