@@ -105,7 +105,9 @@ def policies_named(spec: str, place: Place) -> list[tuple[Policy, str | None]]:
     UnknownNameError for a word that is none of these.
     """
     name, _ = split_version(spec)
-    if name in (*engine_names(), "all"):
+    # FLASHINFER is a server's backend, flashinfer an engine: a backend in capitals may run another engine's kernel.
+    is_backend = spec.partition("@")[0].strip() in VLLM_NAMES
+    if name in (*engine_names(), "all") and not is_backend:
         return [_with_graphs(policy, asked, place.eager) for policy, asked in load_policies([spec])]
     found = server_name(spec)
     if found is None:

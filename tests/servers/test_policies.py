@@ -94,3 +94,11 @@ def test_the_longest_sequence_reaches_launches_that_follow_it():
     short, long = (as_policy(answer, max_model_len=most)[0].preset["max_kv_len"] for most in (4096, 131072))
     assert (short, long) == (4096, 131072)
     assert "max_kv_len" not in as_policy(answer, max_model_len=4096, eager=True)[0].preset
+
+
+def test_a_backend_in_capitals_is_the_servers_and_not_the_engine_of_that_name() -> None:
+    """FLASHINFER decodes with XQA on a Hopper GPU; `flashinfer` is the engine itself."""
+    rank = dc.load_model("llama3-8b").shard(1)
+    place = Place(groups=rank.layer_groups, gpu=dc.load_gpu("h100-sxm"), kv=dc.KvCache())
+    assert [policy.name for policy, _ in policies_named("FLASHINFER", place)] == ["flashinfer-xqa"]
+    assert [policy.name for policy, _ in policies_named("flashinfer", place)] == ["flashinfer"]
