@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.engines.registry import engine_names, load_policies, load_policy, split_version
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MARKED = ("vllm", "sglang")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """What a server's choice depends on beside its own settings."""
 
@@ -45,6 +46,20 @@ class Place:
     """The server runs without CUDA graphs; None is with graphs for a server, and an engine's own defaults for one."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the server."""
+
+    @cached_property
+    def own_choices(self) -> tuple[tuple[str, LayerGroup, Resolution | None], ...]:
+        """What the newest release of every marked server chooses by itself for every layer group: (server, group,
+        answer). The answer is None for a layer that no question of the server describes. Resolved once for a place."""
+        out: list[tuple[str, LayerGroup, Resolution | None]] = []
+        for server in MARKED:
+            for group in self.groups:
+                try:
+                    question = question_of(server, group, self.gpu, self.kv, **self.settings(server))
+                    out.append((server, group, resolve(server, None, question)))
+                except InputError:
+                    out.append((server, group, None))
+        return tuple(out)
 
     def settings(self, server: str) -> dict[str, Any]:
         """The settings of one server that stand for this place."""
@@ -117,8 +132,13 @@ def policies_named(spec: str, place: Place) -> list[tuple[Policy, str | None]]:
 
 def server_policies(name: ServerName, place: Place) -> list[tuple[Policy, str | None]]:
     """The policies that a server, or one backend of it, runs for the layer groups, without repetition."""
+    return _policies_of(answers(name.server, name.version, place, name.backend), place)
+
+
+def _policies_of(found: Iterable[Resolution], place: Place) -> list[tuple[Policy, str | None]]:
+    """The policies that plan these answers, without repetition. InputError where no policy plans one of them."""
     out: dict[Any, tuple[Policy, str | None]] = {}
-    for answer in answers(name.server, name.version, place, name.backend):
+    for answer in found:
         policy, version = as_policy(answer, eager=bool(place.eager))
         key = (policy.name, version, tuple(sorted(policy.preset.items(), key=str)), policy.preset_page)
         out.setdefault(key, (policy, version))
@@ -141,11 +161,14 @@ def default_policies(place: Place) -> dict[str, tuple[Policy, str | None]]:
     """
     out: dict[str, tuple[Policy, str | None]] = {}
     for server in MARKED:
+        found = [answer for name, _, answer in place.own_choices if name == server]
+        if None in found:
+            continue
         try:
-            found = server_policies(ServerName(server=server, version=None, backend=None), place)
+            planned = _policies_of([answer for answer in found if answer is not None], place)
         except InputError:
             continue
-        for policy, version in found:
+        for policy, version in planned:
             out.setdefault(policy.name, (policy, version))
     return out
 
@@ -168,33 +191,20 @@ def marks(place: Place) -> dict[tuple[str, str], list[Mark]]:
     A server that does not run the layer, or whose kernel has no policy, marks nothing.
     """
     out: dict[tuple[str, str], list[Mark]] = {}
-    for server in MARKED:
-        for group in place.groups:
-            try:
-                question = question_of(server, group, place.gpu, place.kv, **place.settings(server))
-                answer = resolve(server, None, question)
-            except InputError:
-                continue
-            if answer.refused is None and answer.engine is not None:
-                version = load_policy(answer.engine).version(answer.engine_version).name
-                mark = Mark(server=server, title=facts_of(server).title, version=version)
-                out.setdefault((group.name, answer.engine), []).append(mark)
+    for server, group, answer in place.own_choices:
+        if answer is not None and answer.refused is None and answer.engine is not None:
+            version = load_policy(answer.engine).version(answer.engine_version).name
+            mark = Mark(server=server, title=facts_of(server).title, version=version)
+            out.setdefault((group.name, answer.engine), []).append(mark)
     return out
 
 
 def unplanned(place: Place) -> list[str]:
     """A sentence for every server whose own choice for a layer group here is a kernel that no policy plans."""
     out: dict[str, None] = {}
-    for server in MARKED:
-        for group in place.groups:
-            try:
-                answer = resolve(
-                    server, None, question_of(server, group, place.gpu, place.kv, **place.settings(server))
-                )
-            except InputError:
-                continue
-            if answer.refused is None and answer.engine is None:
-                kernel = f" ({answer.kernel})" if answer.kernel else ""
-                name = f"{facts_of(server).title} {answer.version}"
-                out[f"{name} runs {answer.backend}{kernel} on {group.name} layers here, which no policy plans."] = None
+    for server, group, answer in place.own_choices:
+        if answer is not None and answer.refused is None and answer.engine is None:
+            kernel = f" ({answer.kernel})" if answer.kernel else ""
+            name = f"{facts_of(server).title} {answer.version}"
+            out[f"{name} runs {answer.backend}{kernel} on {group.name} layers here, which no policy plans."] = None
     return list(out)
