@@ -23,7 +23,7 @@ WHOLE_NAMES = {
     "kernel_mha_hopper_gmma": "kernel_mha",
     "kernel_mha_sm120_mla": "kernel_mha",
 }
-# Kernels of the CuTe DSL, whose names join module, class and argument types.
+# A profiler shows kernels of the CuTe DSL under a name that joins the module, the class and the argument types.
 CUTE = ("FlashAttention", "FlashPrepareScheduler", "BlackwellFusedMultiHeadAttention")
 # Blocks of XQA kernels by their threads: warp groups stand in the third extent, but for MLA.
 XQA_BLOCKS = {256: (128, 1, 2), 384: (128, 1, 3)}

@@ -45,8 +45,8 @@ class Family:
         return self.slots.get(exact) or self.slots[size, variant.head_dim]
 
 
-# Slots: the count that the times of that kernel fit best, of 1 to 16; its neighbours were worse by a quarter or more
-# wherever launches of more blocks than fit were timed.
+# The slots of a kernel are the count from 1 to 16 that its times fit best. Where launches of more blocks than fit at
+# once were timed, the neighbouring counts were worse by a quarter or more.
 FAMILIES = (
     Family(
         name="FlashAttention-3",

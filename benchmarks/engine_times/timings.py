@@ -27,7 +27,7 @@ CAPS = (8, 16, 32, 64, 128)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 VLLM, SGLANG, FA3 = ("vllm-triton", "0.33.0"), ("sglang-triton", "0.5.10"), ("flash-attention-3", None)
 FLASHINFER = ("flashinfer", "0.7.2.post1")
-# Name of a time in the file -> (policy, version, its options).
+# Every time in the file has a name. This table gives the policy, the version and the options that planned it.
 CALLS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "vllm": (*VLLM, {}),
     "vllm_fp8": (*VLLM, {}),

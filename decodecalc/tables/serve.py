@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from typing import Any
 
 from decodecalc.analysis.occupancy import occupancy
@@ -20,10 +21,12 @@ def serve_table(found: Serving, verbose: bool = False) -> Table:
     """One row for every batch and layer group; json holds the whole answer beside them, under `inputs`."""
     rows = [row for load in found.loads for row in _rows(load, found)]
     inputs: dict[str, Any] = {"answer": sentence(found), **found.to_dict()}
-    heading = [*_wrapped(None, sentence(found)), "", *_what(found)]
+    about = _what(found)
     if verbose:
-        heading += [line for one in found.layers for line in _chain(one.group.name, one.answer, len(found.layers))]
-    return Table("serve", inputs, rows, _columns(rows) if rows else (), heading, _below(found, verbose))
+        about += [line for one in found.layers for line in _chain(one.group.name, one.answer, len(found.layers))]
+    heading = [*textwrap.wrap(sentence(found), WIDTH, break_long_words=False), "", *_folded(about)]
+    notes = _folded(_below(found, verbose))
+    return Table("serve", inputs, rows, _columns(rows) if rows else (), heading, notes)
 
 
 def sentence(found: Serving) -> str:
@@ -62,12 +65,19 @@ def _runs(found: Serving) -> str:
 
 
 def _line(name: str, text: str) -> list[str]:
-    return _wrapped(name, text)
+    """One line, whole: its label in the first LEAD characters, then the text. Only a terminal folds it."""
+    return [f"{name:<{LEAD}}{text}"]
 
 
-def _wrapped(name: str | None, text: str) -> list[str]:
-    lead = f"{name:<{LEAD}}" if name is not None else ""
-    return textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False)
+def _folded(lines: list[str]) -> list[str]:
+    """The lines at the width of a terminal; what goes on below stands under the text and not under the label."""
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line[LEAD:], WIDTH, initial_indent=line[:LEAD], subsequent_indent=" " * LEAD, break_long_words=False
+        )
+    ]
 
 
 def _what(found: Serving) -> list[str]:
@@ -265,8 +275,8 @@ def _fits(found: Serving) -> list[str]:
 
 
 def serve_page(found: Serving) -> str:
-    """The answer as one self-contained HTML page."""
-    table = serve_table(found)
+    """The answer as one self-contained HTML page. The browser folds lines, and the answer itself stands on top."""
+    table = replace(serve_table(found), heading=_what(found), notes=_below(found, verbose=False))
     chain = [
         Details(f"Why {one.answer.backend or 'it does not start'} ({one.group.name} layers)", one.answer.chain())
         for one in found.layers

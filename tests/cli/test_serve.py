@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,12 @@ def test_an_option_that_does_not_apply_is_named(call: Any) -> None:
     """An option of one engine among several is said not to apply to the others."""
     out = call("grid", "--engine", "vllm-triton,flash-attention-2", "--opt", "max_num_seqs=64").out
     assert "option max_num_seqs has no effect on flash-attention-2" in out
+
+
+def test_the_page_says_the_answer_once_and_leaves_folding_to_the_browser(call: Any, tmp_path: Path) -> None:
+    """Lines folded for a terminal would be paragraphs of half sentences on a page."""
+    page = tmp_path / "serve.html"
+    assert call("serve", LLAMA, "--gpu", "h100-sxm", "--html", str(page)).code == 0
+    text = page.read_text()
+    assert text.count("decodes with FLASH_ATTN") == 1
+    assert re.search(r"<li>memory .* leave .* for the cache; .* per token and GPU</li>", text)
