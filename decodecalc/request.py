@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import DEFAULT_ENGINE, REFERENCE, SERVED, SERVED_MLA, traits_of
+from decodecalc.engines.registry import (
+    ALL,
+    DEFAULT_ENGINE,
+    REFERENCE,
+    SERVED,
+    SERVED_HERE,
+    SERVED_MLA,
+    traits_of,
+)
 from decodecalc.errors import InputError
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
@@ -130,7 +138,8 @@ def resolve_opts(opts: Sequence[str], batch_invariant: bool, engines: Sequence[s
             raise InputError(f"--opt {text[:40]!r} must be NAME=VALUE, for example --opt max_num_seqs=256")
         out[name.strip().replace("-", "_")] = value
     if batch_invariant:
-        known = [name for name in engines if split_version(name)[0] in (*engine_names(), "all")]
+        words = [ALL if split_version(name)[0] == SERVED_HERE else name for name in engines]
+        known = [name for name in words if split_version(name)[0] in (*engine_names(), ALL)]
         modes = [policy.traits.invariant_option for policy, _ in load_policies(known)]
         found = dict(mode for mode in modes if mode is not None)
         if len(known) < len(engines):
@@ -212,7 +221,7 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     server = values.get("server")
     default_engine = _default_for(layers, gpu, default_engine) if values["engine"] is None else default_engine
     engines = resolve_engines(values["engine"], default_engine)
-    if server is not None and values["engine"] is None and default_engine != "all":
+    if server is not None and values["engine"] is None and default_engine not in (ALL, SERVED_HERE):
         engines = []  # the server's own choice stands in for the default
     options = resolve_opts(values["opts"], values["batch_invariant"], engines or [str(server)])
     place = resolve_place(values, layers, gpu, kv)
@@ -250,7 +259,7 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
 
 def _default_for(layers: Layers, gpu: Gpu, default: str) -> str:
     """The engines to start from when the user names none: those that serve the layers there are, on this device."""
-    if default == "all":
+    if default in (ALL, SERVED_HERE):
         return default
     if gpu.vendor is not None and not any(gpu.vendor in traits_of(name).vendors for name in default.split(",")):
         return REFERENCE

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.engines.registry import engine_names, out_of_scope, with_sparse_engines
+from decodecalc.engines.registry import ALL, SERVED_HERE, engine_names, out_of_scope, with_sparse_engines
 from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
@@ -139,38 +139,42 @@ def make_scenarios(
     server: str | None = None,
     place: Place | None = None,
 ) -> Scenarios:
-    """Scenarios from engine names (`name`, `name@version` or `all`) and names of servers and their backends.
+    """Scenarios from engine names (`name`, `name@version`, `all` or `served`) and names of servers and their backends.
+
+    `served` stands for the engines that servers run at this place, by themselves or when told to; where there is none,
+    for all.
 
     server: a server (`name` or `name@release`) whose own choice comes first. place: what that choice depends on, and
     whether plans are those of CUDA graphs; engines' own defaults on one rank where it is not given.
     """
-    from decodecalc.servers.policies import Place, default_policies, policies_named
+    from decodecalc.servers.policies import Place, default_policies, policies_named, served_policies
 
     if not batches:
         raise InputError("there is no batch; give --batch and --context, or --seq-lens")
     geometries = [group.geometry for group in layer_groups]
     where = place or Place(groups=tuple(layer_groups), gpu=gpu, kv=kv)
     first = [] if server is None else policies_named(server, where)
-    chosen: list[str] = []
-    excluded: list[tuple[str, str, str]] = []
-    for spec in engines:
-        if spec.strip().lower() != "all":
-            chosen.append(spec)
-            continue
-        for name in engine_names():
-            why = out_of_scope(name, geometries, gpu)
-            if why is None:
-                chosen.append(name)
-            else:
-                excluded.append((name, *why))
-    everyone = any(spec.strip().lower() == "all" for spec in engines)
+    words = [spec.strip().lower() for spec in engines]
+    served = served_policies(where) if SERVED_HERE in words else []
+    everyone = ALL in words or (SERVED_HERE in words and not served)
     defaults = default_policies(place) if everyone and place is not None else {}
-    served = dict.fromkeys((policy.name, policy.version(version).name) for policy, version in first)
-    policies = [
-        pair for spec in chosen for pair in ([defaults[spec]] if spec in defaults else policies_named(spec, where))
-    ]
+    policies: list[tuple[Policy, str | None]] = []
+    excluded: list[tuple[str, str, str]] = []
+    for spec, word in zip(engines, words):
+        if word == SERVED_HERE and served:
+            policies += served
+        elif word not in (ALL, SERVED_HERE):
+            policies += policies_named(spec, where)
+        else:
+            for name in engine_names():
+                why = out_of_scope(name, geometries, gpu)
+                if why is None:
+                    policies += [defaults[name]] if name in defaults else policies_named(name, where)
+                else:
+                    excluded.append((name, *why))
+    asked = dict.fromkeys((policy.name, policy.version(version).name) for policy, version in first)
     others = [
-        (policy, version) for policy, version in policies if (policy.name, policy.version(version).name) not in served
+        (policy, version) for policy, version in policies if (policy.name, policy.version(version).name) not in asked
     ]
     return Scenarios(
         tuple(layer_groups),
@@ -182,5 +186,5 @@ def make_scenarios(
         model_kv_heads,
         tuple(excluded),
         where,
-        tuple(served),
+        tuple(asked),
     )

@@ -8,6 +8,7 @@ import click
 
 from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
+from decodecalc.engines.registry import SERVED_HERE
 from decodecalc.request import resolve
 
 
@@ -56,7 +57,7 @@ def command(
     """
     from decodecalc.tables.choose import choose_table
 
-    request, weights = resolve(values, default_engine="all"), None
+    request, weights = resolve(values, default_engine=SERVED_HERE), None
     if workload is not None:
         request, weights = request.on_workload(workload)
     emit(choose_table(request, l2, calibration, curve, weights, library), format_, output)

@@ -8,6 +8,7 @@ import click
 
 from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
+from decodecalc.engines.registry import SERVED_HERE
 from decodecalc.request import resolve
 
 
@@ -19,8 +20,9 @@ from decodecalc.request import resolve
 def command(format_: str, output: str | None, **values: Any) -> None:
     """Show the exact launch: path, grid, launched and live blocks, SM coverage, S*, splits, merge and gates.
 
-    Without --engine, every engine is listed; those that cover the most SMs come first.
+    Without --engine, the table lists the engines that servers run here, by themselves or when told to, and the bundled
+    kernel. --engine all lists every engine.
     """
     from decodecalc.tables.grid import grid_table
 
-    emit(grid_table(resolve(values, default_engine="all")), format_, output)
+    emit(grid_table(resolve(values, default_engine=SERVED_HERE)), format_, output)

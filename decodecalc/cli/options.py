@@ -83,7 +83,8 @@ engine_options = _stack(
         "--engine",
         "-e",
         default=None,
-        help="Engines by our name or by a server's name for them, each as NAME or NAME@VERSION, or all.",
+        help="Engines by our name or by a server's name for them, each as NAME or NAME@VERSION. all stands for every "
+        "engine, served for those that servers run here, by themselves or when told to.",
     ),
     click.option(
         "--server",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -64,8 +65,6 @@ class Calibration:
     """Name of the calibrated GPU, where this one was never measured."""
     source: str = ""
     """Name and version of the published timings that it is fitted to; empty where it was measured."""
-    origins: Mapping[Variant, Calibration] = field(default_factory=dict, repr=False)
-    """The calibration that a variant comes from, where that is not this one itself."""
 
     @property
     def label(self) -> str:
@@ -83,11 +82,18 @@ class Calibration:
 
     def origin(self, variant: Variant) -> Calibration:
         """The calibration that `variant` comes from: this one, or one that it was put together from."""
-        return self.origins.get(variant, self)
+        found = self.variants.origin(variant) if isinstance(self.variants, Variants) else None
+        return found or self
+
+    def of_kernel(self, kernel: str) -> tuple[Variant, ...]:
+        """The variants of one kernel."""
+        if isinstance(self.variants, Variants):
+            return self.variants.of_kernel(kernel)
+        return tuple(v for v in self.variants if v.kernel == kernel)
 
     def label_of(self, kernel: str) -> str:
         """The label of where that kernel's variants come from."""
-        return next((self.origin(v).label for v in self.variants if v.kernel == kernel), self.label)
+        return next((self.origin(v).label for v in self.of_kernel(kernel)), self.label)
 
     def kernels(self) -> tuple[str, ...]:
         """Kernels that have at least one variant here."""
@@ -135,7 +141,18 @@ def _shown(value: Value) -> Any:
     return [float(f"{x:.5g}") for x in value] if isinstance(value, tuple) else value
 
 
-class OnDemand(Mapping[Variant, Values]):
+class Variants(Mapping[Variant, Values]):
+    """Variants that can be had by kernel, and that may come from several calibrations."""
+
+    @abstractmethod
+    def of_kernel(self, kernel: str) -> tuple[Variant, ...]:
+        """The variants of one kernel."""
+
+    def origin(self, variant: Variant) -> Calibration | None:
+        """The calibration that a variant comes from; None where it is the calibration that holds these variants."""
+
+
+class OnDemand(Variants):
     """Each variant's parameters, made from its source when they are first asked for: a prediction needs a few of more
     than a hundred."""
 
@@ -147,6 +164,9 @@ class OnDemand(Mapping[Variant, Values]):
         if variant not in self._found:
             self._found[variant] = self._make(variant, self._sources[variant])
         return self._found[variant]
+
+    def of_kernel(self, kernel: str) -> tuple[Variant, ...]:
+        return tuple(v for v in self._sources if v.kernel == kernel)
 
     def __contains__(self, variant: object) -> bool:
         return variant in self._sources

@@ -8,32 +8,52 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from math import log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from decodecalc.cost.calibration import Calibration, OnDemand, Values, parse_calibration, read_calibration
+from decodecalc.cost.calibration import Calibration, Values, Variants, parse_calibration, read_calibration
 from decodecalc.cost.extrapolate import extrapolate, reference_of
-from decodecalc.cost.parameters import MEASURED, PER_KERNEL, Variant
+from decodecalc.cost.parameters import FITTED, MEASURED, PER_KERNEL, Variant
 from decodecalc.cost.variants import BUNDLED
 from decodecalc.errors import InputError, check_type
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-# In decodecalc/data. The first is measured; the others are what `python -m benchmarks.fit_public` writes.
+
+class Shipped(NamedTuple):
+    """A calibration in `decodecalc/data`, and what can be said of it without reading it."""
+
+    file: str
+    """Its file name."""
+    gpu: str
+    """The table entry of its GPU."""
+    provenance: str
+    """Measured, or fitted to public timings: the word for all of its numbers."""
+
+    @property
+    def reference(self) -> Gpu:
+        """Its GPU."""
+        from decodecalc.gpus import load_gpu
+
+        return load_gpu(self.gpu)
+
+
+# The first is measured; the others are what `python -m benchmarks.fit_public` writes.
 SHIPPED = (
-    "calibration_h200.json",
-    "fitted_a100-sxm.json",
-    "fitted_l40s.json",
-    "fitted_rtx-pro-6000-server.json",
-    "fitted_h100-sxm.json",
-    "fitted_h200-sxm.json",
-    "fitted_b200-sxm.json",
-    "fitted_b300-sxm.json",
-    "fitted_gb200.json",
-    "fitted_gb300.json",
+    Shipped("calibration_h200.json", "h200-sxm", MEASURED),
+    Shipped("fitted_a100-sxm.json", "a100-sxm", FITTED),
+    Shipped("fitted_l40s.json", "l40s", FITTED),
+    Shipped("fitted_rtx-pro-6000-server.json", "rtx-pro-6000-server", FITTED),
+    Shipped("fitted_h100-sxm.json", "h100-sxm", FITTED),
+    Shipped("fitted_h200-sxm.json", "h200-sxm", FITTED),
+    Shipped("fitted_b200-sxm.json", "b200-sxm", FITTED),
+    Shipped("fitted_b300-sxm.json", "b300-sxm", FITTED),
+    Shipped("fitted_gb200.json", "gb200", FITTED),
+    Shipped("fitted_gb300.json", "gb300", FITTED),
 )
 _DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 OTHER_ARCHITECTURE, OTHER_GENERATION = 1.0, 3.0
@@ -58,7 +78,7 @@ def load_calibration(spec: str | os.PathLike[str] | None = None, gpu: Gpu | str 
                 "`decodecalc calibrate` there"
             )
         return loaded
-    return _put_together(load_gpu(shipped_calibration(SHIPPED[0]).gpu["table_name"]) if device is None else device)
+    return _put_together(SHIPPED[0].reference if device is None else device)
 
 
 def own_calibration(calibration: Calibration | None, gpu: Gpu) -> Calibration:
@@ -72,45 +92,105 @@ def own_calibration(calibration: Calibration | None, gpu: Gpu) -> Calibration:
 def fits(calibration: Calibration, gpu: Gpu) -> bool:
     """Whether the calibration was taken on this kind of GPU: the same table entry or name, and as many SMs."""
     known = {calibration.gpu.get("table_name"), calibration.gpu["name"]} - {None}
-    names = {gpu.table_name, gpu.name, gpu.display_name, *gpu.device_names} - {None}
-    if calibration.gpu["sm_count"] != gpu.sm_count or not known & names:
-        return False
     bandwidth = calibration.gpu.get("hbm_bytes_per_s")
+    return _is_same_kind(known, calibration.gpu["sm_count"], bandwidth, gpu)
+
+
+def _is_same_kind(known: set[str | None], sm_count: int, bandwidth: float | None, gpu: Gpu) -> bool:
+    if sm_count != gpu.sm_count or not known & _names(gpu):
+        return False
     return bandwidth is None or gpu.hbm_bytes_per_s is None or bandwidth == gpu.hbm_bytes_per_s
+
+
+def _names(gpu: Gpu) -> set[str | None]:
+    return {gpu.table_name, gpu.name, gpu.display_name, *gpu.device_names} - {None}
+
+
+class _Shelf(Variants):
+    """The variants of all shipped calibrations that say something of a GPU, its own first, then the nearest. A kernel
+    of one element type and width comes from the first that has it.
+
+    A file is read when a kernel is asked for that it may hold, and a variant is checked and extrapolated when it is
+    asked for itself: a table of launches needs a few variants of one file.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        own = [s for s in SHIPPED if _serves(s, gpu)]
+        others = [s for s in SHIPPED if s not in own and carries_over(s.provenance, s.reference, gpu)]
+        others.sort(key=lambda s: unlikeness(s.reference, gpu))
+        self.own, self.order = frozenset(own), (*own, *others)
+        self._read: dict[Shipped, Calibration] = {}
+        self._sources: dict[str, dict[Variant, tuple[Calibration, Variant]]] = {}
+        self._found: dict[Variant, Values] = {}
+
+    def calibration(self, shipped: Shipped) -> Calibration:
+        """A shipped calibration as it stands for the GPU: its own, or one extrapolated to it."""
+        if shipped not in self._read:
+            found = shipped_calibration(shipped.file)
+            self._read[shipped] = found if shipped in self.own else extrapolate(found, self._gpu)
+        return self._read[shipped]
+
+    def _sources_of(self, kernel: str) -> dict[Variant, tuple[Calibration, Variant]]:
+        if kernel in self._sources:
+            return self._sources[kernel]
+        out: dict[Variant, tuple[Calibration, Variant]] = {}
+        for shipped in self.order:
+            # Nobody publishes times of the bundled kernel: to plan its launch no fitted file need be read.
+            if (kernel == BUNDLED and shipped.provenance == FITTED) or not may_run(kernel, self._gpu):
+                continue
+            calibration = self.calibration(shipped)
+            taken = {_kind(variant) for variant in out}
+            for variant in calibration.of_kernel(kernel):
+                if _kind(variant) in taken:
+                    continue
+                out[variant] = calibration, variant
+                if calibration.source and variant.layout == "paged":  # fitted to layers of one KV head and of several
+                    out[variant._replace(layout="run")] = calibration, variant
+        self._sources[kernel] = out
+        return out
+
+    def of_kernel(self, kernel: str) -> tuple[Variant, ...]:
+        return tuple(self._sources_of(kernel))
+
+    def origin(self, variant: Variant) -> Calibration | None:
+        found = self._sources_of(variant.kernel).get(variant)
+        return None if found is None else found[0]
+
+    def __getitem__(self, variant: Variant) -> Values:
+        if variant not in self._found:
+            calibration, source = self._sources_of(variant.kernel)[variant]
+            # A kernel may bring along its own values of some parameters of the device.
+            device = {name: p for name, p in calibration.parameters.items() if name in PER_KERNEL}
+            self._found[variant] = {**device, **calibration.variants[source]}
+        return self._found[variant]
+
+    def __contains__(self, variant: object) -> bool:
+        return isinstance(variant, Variant) and variant in self._sources_of(variant.kernel)
+
+    def __iter__(self) -> Iterator[Variant]:
+        kernels = dict.fromkeys(v.kernel for shipped in self.order for v in self.calibration(shipped).variants)
+        return (variant for kernel in kernels for variant in self._sources_of(kernel))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @cache
 def _put_together(gpu: Gpu) -> Calibration:
-    """The GPU's own calibrations, and the others extrapolated to it, nearest first. A kernel of one element type and
-    width comes from the first that has it."""
-    shipped = [shipped_calibration(name) for name in SHIPPED]
-    own = [c for c in shipped if fits(c, gpu)]
-    others = sorted((c for c in shipped if c not in own and carries_over(c, gpu)), key=lambda c: distance(c, gpu))
-    first, *rest = [*own, *(extrapolate(c, gpu) for c in others)]
-    sources: dict[Variant, tuple[Calibration, Variant]] = {}
-    for calibration in (first, *rest):
-        taken = {_kind(variant) for variant in sources}
-        for variant in calibration.variants:
-            if _kind(variant) in taken or not may_run(variant.kernel, gpu):
-                continue
-            sources[variant] = calibration, variant
-            if calibration.source and variant.layout == "paged":  # fitted to layers of one KV head and of several
-                sources[variant._replace(layout="run")] = calibration, variant
+    """The GPU's own calibrations, and the others extrapolated to it."""
+    shelf = _Shelf(gpu)
+    first = shelf.calibration(shelf.order[0])
     # What a fitted file does not say of the device itself (launches) is as on the nearest measured GPU.
-    measured = next((c for c in (first, *rest) if not c.source), first)
+    measured = next((s for s in shelf.order if s.provenance == MEASURED), shelf.order[0])
     said = {name: p for name, p in first.parameters.items() if p.provenance == first.provenance}
-    return replace(
-        first,
-        parameters={**measured.parameters, **said},
-        variants=OnDemand(sources, lambda _, source: _whole(*source)),
-        origins={variant: source[0] for variant, source in sources.items() if source[0] is not first},
-    )
+    return replace(first, parameters={**shelf.calibration(measured).parameters, **said}, variants=shelf)
 
 
-def _whole(calibration: Calibration, variant: Variant) -> Values:
-    """A variant's parameters with those of its own calibration's device that a kernel may bring along."""
-    device = {name: p for name, p in calibration.parameters.items() if name in PER_KERNEL}
-    return {**device, **calibration.variants[variant]}
+def _serves(shipped: Shipped, gpu: Gpu) -> bool:
+    """Whether the shipped calibration is of this kind of GPU."""
+    reference = shipped.reference
+    return _is_same_kind(_names(reference), reference.sm_count, reference.hbm_bytes_per_s, gpu)
 
 
 def kernels_of(gpu: Gpu) -> dict[str, str]:
@@ -130,10 +210,10 @@ def _kind(variant: Variant) -> tuple[str, str, int, int]:
     return variant.kernel, variant.dtype, variant.head_dim, variant.head_dim_v
 
 
-def carries_over(calibration: Calibration, gpu: Gpu) -> bool:
-    """Whether the calibration's kernels say anything about this GPU: to another vendor only measured ones do, among
-    which are the kernels that are compiled from portable source."""
-    return calibration.provenance == MEASURED or reference_of(calibration).vendor == gpu.vendor
+def carries_over(provenance: str, reference: Gpu, gpu: Gpu) -> bool:
+    """Whether the kernels of a calibration of `reference` say anything about `gpu`: to another vendor only measured
+    ones do, among which are the kernels that are compiled from portable source."""
+    return provenance == MEASURED or reference.vendor == gpu.vendor
 
 
 def may_run(kernel: str, gpu: Gpu) -> bool:

@@ -185,7 +185,7 @@ def stand_in_ratios(calibration: Calibration) -> tuple[float, float]:
     of this calibration or, where it holds none, of the first shipped one."""
     found = calibration.parameters
     if "stand_in_low" not in found:
-        found = shipped_calibration(SHIPPED[0]).parameters
+        found = shipped_calibration(SHIPPED[0].file).parameters
     return found["stand_in_low"].number, found["stand_in_high"].number
 
 

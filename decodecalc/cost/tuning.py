@@ -56,7 +56,7 @@ def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, q_len: 
     """Bundled variants to choose among for this shape and up to q_len query tokens: the (tile, warps, stages) that were
     measured for the widths and element type nearest to it, each as the variant that this shape would run."""
     rows = used_rows(geo, q_len)
-    own = [v for v in calibration.variants if v.kernel == BUNDLED and v.path == SPLIT]
+    own = [v for v in calibration.of_kernel(BUNDLED) if v.path == SPLIT]
     wanted = wanted_variant(BUNDLED, geo, kv, 64, rows)
     size = tile_elements(wanted)
 

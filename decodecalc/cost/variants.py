@@ -57,7 +57,7 @@ def kernel_of(engine: str, is_split: bool) -> str:
 
 def is_calibrated(engine: str, is_split: bool, calibration: Calibration) -> bool:
     """Whether the calibration holds the kernel that `engine` runs."""
-    return kernel_of(engine, is_split) in calibration.kernels()
+    return bool(calibration.of_kernel(kernel_of(engine, is_split)))
 
 
 def tile_bytes(variant: Variant) -> float:
@@ -98,7 +98,7 @@ def resolve(calibration: Calibration, wanted: Variant) -> Resolved:
     variants = calibration.variants
     if wanted in variants:
         return Resolved(wanted, wanted, variants[wanted], True)
-    pool = [v for v in variants if v.kernel == wanted.kernel] or [v for v in variants if v.kernel == BUNDLED]
+    pool = calibration.of_kernel(wanted.kernel) or calibration.of_kernel(BUNDLED)
     if not pool:
         raise InputError(f"the calibration has no variant of {wanted.kernel} nor of the bundled kernel")
     ranked = sorted(pool, key=lambda v: _distance(v, wanted))

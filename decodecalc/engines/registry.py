@@ -73,6 +73,9 @@ ENTRIES = (
     Entry("bundled", "cost.bundled"),
 )
 DEFAULT_ENGINE = "vllm-triton"
+# Words that stand for several engines: every engine, and those that servers run or can be set to run at a place.
+ALL, SERVED_HERE = "all", "served"
+BUNDLED = "bundled"
 # Engines that listings, figures and verification start from when the user names none: two servers' own kernels (one
 # count for every request, and one count for each), the textbook rule, and the libraries that servers call.
 SERVED = ("vllm-triton", "sglang-triton")
@@ -147,7 +150,7 @@ def load_policies(names: Iterable[str]) -> list[tuple[Policy, str | None]]:
     """Policies with the version asked for; `all` stands for every engine at its newest version."""
     out: list[tuple[Policy, str | None]] = []
     for spec in names:
-        if spec.strip().lower() == "all":
+        if spec.strip().lower() == ALL:
             out.extend((load_policy(name), None) for name in _BY_NAME)
         else:
             name, version = split_version(spec)

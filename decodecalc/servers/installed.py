@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.errors import DecodecalcError, UnknownNameError
 from decodecalc.models import Model
-from decodecalc.servers.commands.facts import facts_of
 from decodecalc.servers.layers import resolve_layers, settings_of_model
 from decodecalc.servers.question import ABSENT, INSTALLED
+from decodecalc.servers.registry import TITLES
 from decodecalc.servers.resolution import Resolution
 
 if TYPE_CHECKING:
@@ -65,13 +65,11 @@ def installed_answers(
             try:
                 answers = resolve_layers(server, asked, model.shard(1), gpu, **own)
             except UnknownNameError:
-                notes.append(
-                    f"{facts_of(server).title} {release} was not read: the newest release known answers for it"
-                )
+                notes.append(f"{TITLES[server]} {release} was not read: the newest release known answers for it")
                 asked = None
                 answers = resolve_layers(server, None, model.shard(1), gpu, **own)
             except DecodecalcError as error:
-                notes.append(f"{facts_of(server).title} {release}: {error}")
+                notes.append(f"{TITLES[server]} {release}: {error}")
                 continue
             found += [(server, model, answer) for _, answer in answers]
     return found, list(dict.fromkeys(notes))
@@ -86,5 +84,5 @@ def environment_lines(models: Sequence[Model], gpu: Gpu, version_of: Versions = 
         kernel = f" ({answer.kernel})" if answer.kernel else ""
         what = f"runs {answer.backend}{kernel}" if answer.refused is None else f"does not start: {answer.refused}"
         planned = f", planned as {answer.engine}" if answer.engine else ""
-        lines.append(f"{facts_of(server).title} {release} on {gpu.name}, {model.name}: {what}{planned}")
+        lines.append(f"{TITLES[server]} {release} on {gpu.name}, {model.name}: {what}{planned}")
     return list(dict.fromkeys([*lines, *notes]))

@@ -7,16 +7,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.engines.registry import engine_names, load_policies, load_policy, split_version
-from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.engines.registry import (
+    ALL,
+    BUNDLED,
+    engine_names,
+    load_policies,
+    load_policy,
+    out_of_scope,
+    split_version,
+)
+from decodecalc.errors import DecodecalcError, InputError, UnknownNameError
 from decodecalc.intmath import cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.policy import Policy
 from decodecalc.models import LayerGroup
-from decodecalc.servers.commands.facts import facts_of
 from decodecalc.servers.layers import question_of
 from decodecalc.servers.names import SGLANG_NAMES, VLLM_NAMES, ServerName, server_name
-from decodecalc.servers.registry import SERVERS, resolve
+from decodecalc.servers.registry import SERVERS, TITLES, resolve
 from decodecalc.servers.resolution import Resolution
 
 if TYPE_CHECKING:
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
 
 # Servers whose automatic choice a table of engines marks.
 MARKED = ("vllm", "sglang")
+# SGLang takes nearly every backend's name without a check. These are the ones that it runs on the GPUs their kernels
+# are written for, whatever the model (docs/advanced_features/attention_backend.md, v0.5.23).
+_OFFERED = {"sglang": ("flashinfer", "triton")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +132,7 @@ def policies_named(spec: str, place: Place) -> list[tuple[Policy, str | None]]:
     name, _ = split_version(spec)
     # FLASHINFER is a server's backend, flashinfer an engine: a backend in capitals may run another engine's kernel.
     is_backend = spec.partition("@")[0].strip() in VLLM_NAMES
-    if name in (*engine_names(), "all") and not is_backend:
+    if name in (*engine_names(), ALL) and not is_backend:
         return [_with_graphs(policy, asked, place.eager) for policy, asked in load_policies([spec])]
     found = server_name(spec)
     if found is None:
@@ -173,6 +183,24 @@ def default_policies(place: Place) -> dict[str, tuple[Policy, str | None]]:
     return out
 
 
+def served_policies(place: Place) -> list[tuple[Policy, str | None]]:
+    """The engines that servers run at this place: first by themselves, then when they are told to, as those servers set
+    them; the bundled kernel comes last. Empty where no server runs the layers."""
+    found = default_policies(place)
+    accepted = [(s, c.name) for s, _, answer in place.own_choices if answer for c in answer.candidates if c.valid]
+    offered = [(server, name) for server, names in _OFFERED.items() for name in names]
+    geometries = [group.geometry for group in place.groups]
+    for server, backend in dict.fromkeys([*accepted, *offered]):
+        try:
+            planned = _policies_of(answers(server, None, place, backend), place)
+        except DecodecalcError:
+            continue  # the server does not start with it here, or nothing plans its kernel
+        for policy, version in planned:
+            if out_of_scope(policy.name, geometries, place.gpu) is None:
+                found.setdefault(policy.name, (policy, version))
+    return [*found.values(), (load_policy(BUNDLED), None)] if found else []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """That a server runs an engine by itself."""
@@ -194,7 +222,7 @@ def marks(place: Place) -> dict[tuple[str, str], list[Mark]]:
     for server, group, answer in place.own_choices:
         if answer is not None and answer.refused is None and answer.engine is not None:
             version = load_policy(answer.engine).version(answer.engine_version).name
-            mark = Mark(server=server, title=facts_of(server).title, version=version)
+            mark = Mark(server=server, title=TITLES[server], version=version)
             out.setdefault((group.name, answer.engine), []).append(mark)
     return out
 
@@ -205,6 +233,6 @@ def unplanned(place: Place) -> list[str]:
     for server, group, answer in place.own_choices:
         if answer is not None and answer.refused is None and answer.engine is None:
             kernel = f" ({answer.kernel})" if answer.kernel else ""
-            name = f"{facts_of(server).title} {answer.version}"
+            name = f"{TITLES[server]} {answer.version}"
             out[f"{name} runs {answer.backend}{kernel} on {group.name} layers here, which no policy plans."] = None
     return list(out)

@@ -12,16 +12,17 @@ from decodecalc.servers.libraries import engine_version
 from decodecalc.servers.question import Question
 from decodecalc.servers.resolution import Resolution
 
-# server -> (module, function `(version, question) -> Resolution`); loaded on first use.
+# server -> (its name as people write it, module, function `(version, question) -> Resolution`); loaded on first use.
 _RESOLVERS = {
-    "vllm": ("decodecalc.servers.vllm.resolve", "resolve"),
-    "sglang": ("decodecalc.servers.sglang.resolve", "resolve"),
-    "tensorrt-llm": ("decodecalc.servers.others", "tensorrt_llm"),
-    "lmdeploy": ("decodecalc.servers.others", "lmdeploy"),
-    "llama.cpp": ("decodecalc.servers.others", "llama_cpp"),
-    "transformers": ("decodecalc.servers.others", "transformers"),
+    "vllm": ("vLLM", "decodecalc.servers.vllm.resolve", "resolve"),
+    "sglang": ("SGLang", "decodecalc.servers.sglang.resolve", "resolve"),
+    "tensorrt-llm": ("TensorRT-LLM", "decodecalc.servers.others", "tensorrt_llm"),
+    "lmdeploy": ("LMDeploy", "decodecalc.servers.others", "lmdeploy"),
+    "llama.cpp": ("llama.cpp", "decodecalc.servers.others", "llama_cpp"),
+    "transformers": ("Transformers", "decodecalc.servers.others", "transformers"),
 }
 SERVERS = tuple(_RESOLVERS)
+TITLES = {server: title for server, (title, _, _) in _RESOLVERS.items()}
 
 
 def resolve(server: str, version: str | None, question: Question) -> Resolution:
@@ -34,7 +35,7 @@ def resolve(server: str, version: str | None, question: Question) -> Resolution:
     name = server.strip().lower()
     if name not in _RESOLVERS:
         raise UnknownNameError("server", server, _RESOLVERS)
-    module, function = _RESOLVERS[name]
+    _, module, function = _RESOLVERS[name]
     resolver: Callable[[str | None, Question], Resolution] = getattr(importlib.import_module(module), function)
     return _plannable(resolver(version, question))
 

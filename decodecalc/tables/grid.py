@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.invariance import invariant_option, invariant_plan
 from decodecalc.analysis.occupancy import first_split_change, occupancy
 from decodecalc.analysis.traffic import traffic
+from decodecalc.engines.registry import ALL, SERVED_HERE, engine_names
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.memory import capacity_notes
@@ -43,7 +44,7 @@ def grid_table(request: Request) -> Table:
     notes = [*NOTES, *capacity_notes(request)]
     if any(r["default_of"] for r in rows):
         notes.append("default of names the servers whose newest release chooses this engine here by itself.")
-    notes += _unplanned(request)
+    notes += _unplanned(request) + _further(request)
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(set(cases)) == 1:
         notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
@@ -76,11 +77,29 @@ def _mark_defaults(request: Request, rows: list[dict[str, Any]]) -> None:
 
 
 def _unplanned(request: Request) -> list[str]:
-    """Servers whose own choice is none of the rows, where every engine was asked for."""
+    """Servers whose own choice is none of the rows, where no engine was asked for by name."""
     from decodecalc.servers.policies import unplanned
 
     s = request.scenarios
-    return unplanned(s.place) if s.place is not None and s.excluded else []
+    return unplanned(s.place) if s.place is not None and _listed(request) else []
+
+
+def _listed(request: Request) -> set[str]:
+    """The words for several engines that were asked for."""
+    return {str(name).strip().lower() for name in request.inputs["engines"]} & {ALL, SERVED_HERE}
+
+
+def _further(request: Request) -> list[str]:
+    """How many engines are not in the table because no server runs them here."""
+    from decodecalc.servers.policies import MARKED
+    from decodecalc.servers.registry import TITLES
+
+    s = request.scenarios
+    if _listed(request) != {SERVED_HERE} or s.excluded:
+        return []
+    more = len(set(engine_names()) - {policy.name for policy, _ in s.engines})
+    servers = " and ".join(TITLES[server] for server in MARKED)
+    return [f"--engine all lists {more} further engines, which {servers} do not run here."]
 
 
 def _same(values: tuple[int, ...]) -> int | list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from decodecalc.analysis.occupancy import occupancy
 from decodecalc.cost.step import REST_SLACK
+from decodecalc.servers.registry import TITLES
 from decodecalc.servers.resolution import Resolution
 from decodecalc.serving import Launch, Load, Serving
 from decodecalc.tables.html import Details, Section, page
@@ -32,7 +33,7 @@ def serve_table(found: Serving, verbose: bool = False) -> Table:
 def sentence(found: Serving) -> str:
     """The answer in one sentence."""
     refused = found.refused
-    who = f"{found.facts.title} {found.layers[0].answer.version}"
+    who = f"{TITLES[found.command.server]} {found.layers[0].answer.version}"
     gpus = found.command.gpus
     where = f"{gpus} x {found.gpu.name}" if gpus > 1 else found.gpu.name
     if refused is not None:

@@ -55,7 +55,8 @@ def test_a_count_by_hand_is_an_option_too() -> None:
 
 def test_grid_says_so(call: Any) -> None:
     """Notes under the table of one scenario, and keys in every row."""
-    result = call("grid", "--model", "llama3-70b", "--tp", "8", "--context", "128k", "--format", "json")
+    step = ("--model", "llama3-70b", "--tp", "8", "--context", "128k", "--engine", "all")
+    result = call("grid", *step, "--format", "json")
     rows = {row["engine"]: row for row in result.rows}
     assert (rows["vllm-triton"]["invariant_option"], rows["vllm-triton"]["invariant_live_blocks"]) == (
         "batch_invariant",
@@ -63,7 +64,7 @@ def test_grid_says_so(call: Any) -> None:
     )
     assert rows["paged-attention-v2"]["kv_reads_per_key"] == 8
     assert rows["vllm-triton"]["kv_reads_per_key"] == 1
-    shown = call("grid", "--model", "llama3-70b", "--tp", "8", "--context", "128k").out
+    shown = call("grid", *step).out
     assert "paged-attention-v2 8 times" in shown
     assert "vllm-triton 16 to 1" in shown
     assert "these engines first run a scheduler kernel: flash-attention-3, sglang-triton" in shown

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from decodecalc.engines.registry import engine_names
+
 
 def grid(call: Any, *argv: str) -> list[dict[str, Any]]:
     """Rows of a vllm-triton grid unless argv names an engine."""
@@ -84,6 +86,16 @@ def test_servers_defaults_come_first_then_best_coverage_with_refusals_explained(
     assert order == sorted(order)
     refused = {row["engine"]: row["gates"][0]["reason"] for row in result.rows if row["grid"] is None}
     assert "MLA" in refused["flashmla"]
+
+
+def test_without_engine_the_table_holds_what_servers_run_and_says_what_else_there_is(call: Any) -> None:
+    """The default list is short; the note counts the engines that it leaves out."""
+    rows = call("grid", "--model", "llama3-8b", "--format", "json").rows
+    names = {row["engine"] for row in rows}
+    assert {"flash-attention-3", "vllm-triton", "sglang-triton", "bundled"} <= names
+    assert (
+        f"--engine all lists {len(engine_names()) - len(names)} further engines" in call("grid", "-m", "llama3-8b").out
+    )
 
 
 def test_csv_has_the_columns_of_json(call: Any) -> None:

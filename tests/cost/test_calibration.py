@@ -106,7 +106,7 @@ def test_the_shipped_h200_is_plausible() -> None:
 def test_an_h100_is_an_h200_with_less_bandwidth() -> None:
     """Same SMs and clock: everything carries over but the memory, and every number says it was extrapolated. A lone
     block's tile hardly notices; where bandwidth rules, a tile takes longer by its ratio."""
-    h200 = shipped_calibration(SHIPPED[0])
+    h200 = shipped_calibration(SHIPPED[0].file)
     h100 = extrapolate(h200, dc.load_gpu("h100-sxm"))
     assert h100.extrapolated_from
     every = [*h100.parameters.values(), *(p for v in h100.variants.values() for p in v.values())]

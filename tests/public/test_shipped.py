@@ -10,12 +10,12 @@ import pytest
 import decodecalc as dc
 from benchmarks.public.report import accuracy_table, markdown
 from decodecalc.cost.extrapolate import reference_of
-from decodecalc.cost.load import SHIPPED, kernels_of, load_calibration, shipped_calibration
+from decodecalc.cost.load import SHIPPED, Shipped, kernels_of, load_calibration, shipped_calibration
 from decodecalc.cost.parameters import EXTRAPOLATED, FITTED, MEASURED, PROVENANCES
-from decodecalc.cost.variants import tile_bytes
+from decodecalc.cost.variants import BUNDLED, tile_bytes
 
 ROOT = Path(__file__).parents[2]
-FITTED_FILES = [name for name in SHIPPED if name.startswith("fitted_")]
+FITTED_FILES = [s.file for s in SHIPPED if s.provenance == FITTED]
 REPORT = json.loads((ROOT / "reports" / "public-fit.json").read_text("utf-8"))
 
 
@@ -34,6 +34,15 @@ def test_every_fitted_number_is_physical_and_says_what_it_is(name: str) -> None:
         assert values["tau_s"].curve[0] < 1e-5 + tile_bytes(variant) / 2e9
         assert all(1e-7 < start < 3e-5 for start in values["t_start_1_s"].curve)
         assert list(values["tau_s"].curve) == sorted(values["tau_s"].curve)
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.file)
+def test_what_is_said_of_a_shipped_file_without_reading_it_holds(shipped: Shipped) -> None:
+    """Its GPU and the word for its numbers are the file's, and no fitted file holds the bundled kernel."""
+    known = shipped_calibration(shipped.file)
+    assert reference_of(known) == shipped.reference
+    assert known.provenance == shipped.provenance
+    assert bool(known.of_kernel(BUNDLED)) == (shipped.provenance == MEASURED)
 
 
 def test_measured_comes_before_fitted_and_fitted_before_extrapolated() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import decodecalc as dc
+from decodecalc.engines.registry import out_of_scope
 from decodecalc.errors import GateError, InputError, UnknownNameError
-from decodecalc.servers.policies import Place, answers, as_policy, marks, policies_named
+from decodecalc.servers.policies import Place, answers, as_policy, marks, policies_named, served_policies
 
 
 def place(model: str = "llama3.1-70b", gpu: str = "h100-sxm", tp: int = 8, **more) -> Place:
@@ -102,3 +103,30 @@ def test_a_backend_in_capitals_is_the_servers_and_not_the_engine_of_that_name() 
     place = Place(groups=rank.layer_groups, gpu=dc.load_gpu("h100-sxm"), kv=dc.KvCache())
     assert [policy.name for policy, _ in policies_named("FLASHINFER", place)] == ["flashinfer-xqa"]
     assert [policy.name for policy, _ in policies_named("flashinfer", place)] == ["flashinfer"]
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm", "l40s", "h100-sxm", "b200-sxm", "rtx4090", "mi300x", "mi355x"])
+@pytest.mark.parametrize("model", ["llama3.1-70b", "deepseek-v3", "gpt-oss-120b"])
+def test_served_engines_begin_with_the_defaults_and_end_with_the_bundled_kernel(model: str, gpu: str) -> None:
+    """Every engine that a server runs by itself is among them, each engine once, none that is written for another
+    kind of layer or device."""
+    where = place(model, gpu)
+    names = [policy.name for policy, _ in served_policies(where)]
+    own = {engine for _, engine in marks(where)}
+    assert len(set(names)) == len(names)
+    assert set(names[: len(own)]) == own
+    assert names[-1] == "bundled"
+    geometries = [group.geometry for group in where.groups]
+    assert all(out_of_scope(name, geometries, where.gpu) is None for name in names)
+
+
+def test_what_a_server_takes_when_told_to_is_served() -> None:
+    """On Hopper vLLM takes FlashInfer, FlexAttention and its own kernel for grouped heads; no FlashMLA."""
+    names = {policy.name for policy, _ in served_policies(place())}
+    assert {"flash-attention-3", "vllm-triton", "sglang-triton", "flashinfer", "flex-decoding"} <= names
+    assert not names & {"flashmla", "paged-attention-v1", "turbomind", "llama-cpp"}
+
+
+def test_where_no_server_runs_nothing_is_served() -> None:
+    """Neither vLLM's nor SGLang's kernels run on a Gaudi: `grid` then lists what is left of all engines."""
+    assert served_policies(place(gpu="gaudi3")) == []

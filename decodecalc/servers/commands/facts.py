@@ -24,8 +24,6 @@ MEMORY_RULES = {
 class Facts:
     """One server."""
 
-    title: str
-    """Its name as people write it."""
     memory_rule: str
     """A key of MEMORY_RULES."""
     memory_fraction: Callable[[Any, int], float]

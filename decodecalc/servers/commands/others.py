@@ -110,7 +110,6 @@ def lmdeploy_values(read: Read, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 TRTLLM_FACTS = Facts(
-    title="TensorRT-LLM",
     memory_rule=SHARE_OF_FREE,
     memory_fraction=lambda gpu, ranks: 0.9,
     default_seqs=lambda gpu: 2048,
@@ -124,7 +123,6 @@ TRTLLM_FACTS = Facts(
     flags_table=TRTLLM_FLAGS,
 )
 LLAMA_FACTS = Facts(
-    title="llama.cpp",
     memory_rule=EXACT,
     memory_fraction=lambda gpu, ranks: 1.0,
     default_seqs=lambda gpu: 1,
@@ -133,7 +131,6 @@ LLAMA_FACTS = Facts(
     flags_table=LLAMA_FLAGS,
 )
 LMDEPLOY_FACTS = Facts(
-    title="LMDeploy",
     memory_rule=SHARE_OF_FREE,
     memory_fraction=lambda gpu, ranks: 0.8,
     default_seqs=lambda gpu: 128,

@@ -92,7 +92,6 @@ def default_fraction(gpu: Any, ranks: int) -> float:
 
 
 FACTS = Facts(
-    title="SGLang",
     memory_rule=SHARE_HELD_BACK,
     memory_fraction=default_fraction,
     default_seqs=lambda gpu: 256,

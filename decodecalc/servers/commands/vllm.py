@@ -128,7 +128,6 @@ def default_seqs(gpu: Any) -> int:
 
 
 FACTS = Facts(
-    title="vLLM",
     memory_rule=SHARE_OF_TOTAL,
     memory_fraction=lambda gpu, ranks: 0.92,
     default_seqs=default_seqs,
