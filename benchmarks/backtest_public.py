@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +116,18 @@ def plan_rows(gpu: Gpu, framework: str, dtype: str, head_dim: int, rows: dict[st
         )
         measured.append(rows["latency"][at] * 1e-3)
         held.append(np.isin(rows["batch_size"][at], HELD_OUT_BATCHES) | (q in HELD_OUT_Q_HEADS))
-    joined = Work(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Work)})
+    joined = Work._make(np.concatenate(column) for column in zip(*parts))
     return Cells(gpu.name, framework, dtype, head_dim, joined, np.concatenate(measured), np.concatenate(held))
 
 
 def spread(work: Work, n: int) -> Work:
     """Every field as an [n] array."""
-    return Work(**{f.name: np.broadcast_to(np.asarray(getattr(work, f.name)), (n,)) for f in fields(Work)})
+    return Work._make(np.broadcast_to(np.asarray(value), (n,)) for value in work)
 
 
 def take(work: Work, where: Any) -> Work:
     """Some of the rows."""
-    return Work(**{f.name: getattr(work, f.name)[where] for f in fields(Work)})
+    return Work._make(value[where] for value in work)
 
 
 def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
@@ -259,7 +259,7 @@ def carried_over(outcomes: list[Outcome]) -> list[tuple[Cells, Any]]:
     for o in outcomes:
         if o.cells.gpu == "h100-sxm":
             base = rates_from(load_gpu("h100-sxm"), known[o.cells.label[1:]])
-            moved = replace(base, hbm_bytes_per_s=base.hbm_bytes_per_s * ratio)
+            moved = base._replace(hbm_bytes_per_s=base.hbm_bytes_per_s * ratio)
             out.append((o.cells, (predicted(o.cells.work, moved) / o.cells.measured_s - 1)[o.cells.held_out]))
     return out
 

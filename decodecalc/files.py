@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -192,6 +191,8 @@ def _into(path: str | os.PathLike[str], data: bytes) -> None:
 
 def _beside(target: str, data: bytes) -> tuple[str, str]:
     """(part, target): the data in a file beside the target, with the mode that the target has or would get."""
+    import tempfile  # it brings compressors along, which a command that only prints does not need
+
     handle, part = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".decodecalc-", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

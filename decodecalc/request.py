@@ -7,8 +7,8 @@ request names those that were used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decodecalc.batch import Batch
 from decodecalc.engines.registry import (
@@ -36,8 +36,7 @@ DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2
 DEFAULT_KV_DTYPE = "bf16"
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(NamedTuple):
     """The layer groups of one rank, where they come from, and what had to be assumed."""
 
     label: str
@@ -166,8 +165,7 @@ def resolve_place(values: dict[str, Any], layers: Layers, gpu: Gpu, kv: KvCache)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Everything the scenario options resolve to, and how to say it again."""
 
     layers: Layers
@@ -205,8 +203,7 @@ class Request:
             steps[batch] = steps.get(batch, 0.0) + weight
         inputs = {k: v for k, v in self.inputs.items() if k not in ("batch", "context", "q_len")}
         kept = tuple(d for d in self.defaults if d.split()[0] not in ("batch", "context"))
-        request = replace(
-            self,
+        request = self._replace(
             scenarios=replace(self.scenarios, batches=tuple(steps)),
             inputs={**inputs, "workload": path},
             defaults=kept,

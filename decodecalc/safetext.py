@@ -8,7 +8,7 @@ import re
 # from names that are not UTF-8.
 _MARKS = "\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
 _UNSAFE = re.compile(f"[\x00-\x1f{_MARKS}]")
-_UNSAFE_IN_JSON = re.compile(f"[{_MARKS}]")  # JSON itself escapes what is below a space
+_UNSAFE_IN_JSON = f"[{_MARKS}]"  # JSON itself escapes what is below a space
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -27,7 +27,7 @@ def json_safe(text: str) -> str:
     >>> json_safe(chr(34) + chr(0x202E) + chr(34))
     '"\\\\u202e"'
     """
-    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_UNSAFE_IN_JSON, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def markdown_safe(text: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decodecalc.batch import Batch
 from decodecalc.engines.registry import ALL, SERVED_HERE, engine_names, out_of_scope, with_sparse_engines
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from decodecalc.servers.policies import Place
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """An engine that would not run a scenario at all, and why."""
 
     engine: str
@@ -31,8 +30,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """One plan with the layer group it is for and the batch as the user gave it (before chunking).
 
     case numbers the (layer group, batch) pair within its `Scenarios`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +122,10 @@ def _planned(rows: dict[str, Any], table: Table, gpu: Gpu, dtype: str) -> tuple[
     q_heads, kv_heads, head_dim, window, batch, context = (
         x[chosen] for x in (q_heads, kv_heads, head_dim, window, batch, context)
     )
-    work = Work(**{f.name: np.concatenate([getattr(p, f.name) for p in parts])[order] for f in fields(Work)})
+    work = Work._make(np.concatenate(column)[order] for column in zip(*parts))
     # Queries are read and outputs written in 16 bits.
     moved = batch * q_heads * (head_dim + np.where((head_dim == 192) & (not table.equal_v), 128, head_dim)) * 2.0
-    work = replace(work, hbm_bytes=work.hbm_bytes + moved, requested_bytes=work.requested_bytes + moved)
+    work = work._replace(hbm_bytes=work.hbm_bytes + moved, requested_bytes=work.requested_bytes + moved)
     swapped = (q_heads > kv_heads) & (window == 0) & (table.policy == "flash-attention-2")
     held = np.isin(context, HELD_OUT_CONTEXTS)
     for k, d in HELD_OUT_FAMILIES:
@@ -149,7 +149,7 @@ def _planned(rows: dict[str, Any], table: Table, gpu: Gpu, dtype: str) -> tuple[
 
 def _spread(work: Work, n: int) -> Work:
     """Every field as an [n] array, those that are None for what they then stand for."""
-    values = {f.name: getattr(work, f.name) for f in fields(Work)}
+    values = work._asdict()
     if values["merge_kernels"] is None:
         values["merge_kernels"] = work.is_split
     if values["merge_walks"] is None:
@@ -159,4 +159,4 @@ def _spread(work: Work, n: int) -> Work:
 
 def take(work: Work, where: Any) -> Work:
     """Some of the rows."""
-    return Work(**{f.name: getattr(work, f.name)[where] for f in fields(Work)})
+    return Work._make(value[where] for value in work)

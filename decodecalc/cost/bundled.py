@@ -115,7 +115,7 @@ class Bundled(Policy):
         states = is_split * batches.query_tokens * geo.q_heads * found.launched
         return replace(
             found,
-            kernels=(replace(found.kernels[0], threads=_threads(cut.warps)), merge_kernel),
+            kernels=(found.kernels[0]._replace(threads=_threads(cut.warps)), merge_kernel),
             keys_read=batches.seq_lens - visible_start(batches, geo.window),
             scratch_bytes=states * found.state_values * PARTIAL_BYTES,
             gates=(GateArray(name="split", passed=is_split, reason=cut.reason),),
@@ -129,8 +129,7 @@ class Bundled(Policy):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
+class _Cut(NamedTuple):
     """How the keys are cut, and by which tuning."""
 
     found: Launches

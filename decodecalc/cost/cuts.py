@@ -10,7 +10,6 @@ give the same two results: sums over the blocks of a step (`totals`), and the bl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +50,7 @@ class Totals(NamedTuple):
     """Tiles of those."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
+class Cuts(NamedTuple):
     """The partition of N steps of R request classes, as the kernel walks it. Arrays are int64 [N, R] unless noted."""
 
     first: IntArray

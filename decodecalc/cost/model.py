@@ -34,9 +34,8 @@ and H100 (reports/public-backtest.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from math import log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,8 +50,7 @@ PAST = 0.03
 WARM_FADE = 1.3  # KV of this many L2 capacities finds nothing left there when a replay starts again
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What the launches of N steps have to do. Every field is [N] or a number for all.
 
     blocks: stage-1 blocks with keys to walk; started: live ones, those with nothing in the window too; tiles: of the
@@ -86,8 +84,7 @@ class Work:
     merge_walks: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """Where the time goes; all seconds, all [N], and `total_s` is their sum.
 
     launch_s: launching kernels. fixed_s: block start and epilogue. stream_s: bytes at the sustained rate. latency_s:
@@ -108,7 +105,7 @@ class Terms:
     @property
     def total_s(self) -> Any:
         """The sum of the terms."""
-        return sum((getattr(self, f.name) for f in fields(self)), 0.0)
+        return sum(self, 0.0)
 
     @property
     def body_s(self) -> Any:
@@ -116,8 +113,7 @@ class Terms:
         return self.stream_s + self.latency_s + self.compute_s + self.tail_s
 
 
-@dataclass(frozen=True, slots=True)
-class Bodies:
+class Bodies(NamedTuple):
     """Stage 1 after its start, [N] each: as scheduled, with the work spread evenly over the slots, and that without the
     tensor cores' share."""
 
@@ -185,8 +181,7 @@ def _place(x: Any, knots: Sequence[float]) -> tuple[Any, Any]:
     return i, np.maximum((np.asarray(x) - k[i]) / (k[i + 1] - k[i]), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(NamedTuple):
     """What one of k blocks side by side asks of what they share, in seconds of the whole device [N]."""
 
     stream: Any

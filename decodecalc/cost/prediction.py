@@ -149,7 +149,7 @@ def predict(
     """
     known, part = _plan_part(plan, gpu, calibration, kernel, l2, launch)
     terms, found = part.terms(), part.resolved
-    values = {f.name: float(getattr(terms, f.name)[0]) for f in fields(Terms)}
+    values = {name: float(getattr(terms, name)[0]) for name in Terms._fields}
     total, width = sum(values.values()), 1 + part.rates.half_width
     least = {name: values[name] for name in FLOOR}
     floor = sum(least.values())
@@ -224,7 +224,7 @@ def predict_arrays(
     Steps of equal requests use the closed form; ragged steps, and irregular partitions, a list schedule each.
     """
     known = calibration or load_calibration(gpu=gpu)
-    out = {f.name: np.zeros(batches.n) for f in fields(Terms)}
+    out = {name: np.zeros(batches.n) for name in Terms._fields}
     for part in _parts(engine, geo, batches, kv, gpu, found, known, kernel, l2, launch):
         terms = part.terms()
         for name, values in out.items():
@@ -286,7 +286,7 @@ class _Part:
         found = uniform_bodies(self.work, self.rates)
         if closed.all():
             return found
-        values = {f.name: np.array(getattr(found, f.name), dtype=float) for f in fields(Bodies)}
+        values = {name: np.array(getattr(found, name), dtype=float) for name in Bodies._fields}
         for n in np.flatnonzero(~closed).tolist():
             one = ragged_bodies(self.cuts.order(n).tiles, pick(self.work, n), self.rates)
             for name, array in values.items():

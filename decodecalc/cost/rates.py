@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.parameters import DEVICE, OPTIONAL, PER_KERNEL, STARTS, Parameter
@@ -22,8 +21,7 @@ LAUNCH_MODES = ("graph", "stream")
 LEAST_LATENCY = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative.
 
     latency_s: what a tile takes apart from its share of the bandwidth, at each of `blocks`; starts_s: a start at each

@@ -11,7 +11,6 @@ tiles, so that long requests get more splits and all blocks are alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -81,8 +80,7 @@ def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, q_len:
     return tuned_variants(calibration, geo, kv, q_len)[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fastest:
+class Fastest(NamedTuple):
     """The best launch of each of N steps."""
 
     splits: IntArray
@@ -221,8 +219,7 @@ def gathered(batch: Batch) -> Batches:
     return Batches.single(batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Tuning(NamedTuple):
     """A launch of the bundled kernel in plain numbers."""
 
     splits: int

@@ -7,10 +7,9 @@ nearest one of the same kernel, its latency moved by what a tile computes on; th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from decodecalc.cost.calibration import Calibration, Values
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Variant
@@ -29,8 +28,7 @@ WIDER_INTERPOLATED = 1.5  # an extrapolated variant's interval, against a measur
 FURTHEST = 4.0  # latency is not moved further than by this ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A variant's parameters. `wanted` is what runs, `used` the nearest measured variant behind the numbers; `slower`:
     the factor of its tiles' latency."""
 

@@ -78,7 +78,7 @@ def _launched(found: Launches, n: int) -> Any:
 
 def pick(work: Work, n: int) -> Work:
     """The work of step n, as numbers."""
-    return Work(**{name: _number(getattr(work, name), n) for name in Work.__dataclass_fields__})
+    return Work._make(_number(value, n) for value in work)
 
 
 def _number(value: Any, n: int) -> Any:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.launch.codes import SHARED, Codes
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
 AMD, SM100 = "AMD", "SM100"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One engine's line: what is known of it without loading its module, so that `all` pays for those it can use."""
 
     name: str
@@ -193,6 +190,8 @@ def also(entry: Entry, folders: str | Path | None = None) -> Iterator[None]:
 def folder_modules(name: str) -> list[ModuleType]:
     """The module called `name` of every engine folder that has one: first of the folders that hold registered engines,
     in the listing's order, then of all other folders, by name. A folder is found by being there."""
+    import pkgutil
+
     registered = [f"decodecalc.{entry.module}".rpartition(".")[0] for entry in _BY_NAME.values()]
     present = [f"decodecalc.engines.{found.name}" for found in pkgutil.iter_modules(_folders()) if found.ispkg]
     packages = dict.fromkeys([*registered, *sorted(present)])

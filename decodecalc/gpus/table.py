@@ -16,7 +16,7 @@ from decodecalc.gpus.fields import FIELDS
 from decodecalc.gpus.gpu import Gpu
 
 _DATA = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data")
-_VENDOR_WORDS = re.compile(r"^(nvidia|amd|intel|geforce|instinct|tesla)[\s_-]+", re.IGNORECASE)
+_VENDOR_WORDS = r"^(nvidia|amd|intel|geforce|instinct|tesla)[\s_-]+"
 
 
 class Alternative(NamedTuple):
@@ -99,8 +99,8 @@ def is_name(text: str) -> bool:
 def _look_up(text: str) -> str | None:
     if len(text) > 200:
         return None
-    without = _VENDOR_WORDS.sub("", text)  # "NVIDIA H100", then "AMD Instinct MI300X"
-    for candidate in (text, without, _VENDOR_WORDS.sub("", without)):
+    without = re.sub(_VENDOR_WORDS, "", text, flags=re.IGNORECASE)  # "NVIDIA H100", then "AMD Instinct MI300X"
+    for candidate in (text, without, re.sub(_VENDOR_WORDS, "", without, flags=re.IGNORECASE)):
         found = _index().get(name_key(candidate))
         if found:
             return found

@@ -8,9 +8,9 @@ the whole array, because rules branch on them; lengths, query tokens and batch s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -114,8 +114,7 @@ class Batches:
         return self.largest(self.q_lens)
 
 
-@dataclass(frozen=True, slots=True)
-class GateArray:
+class GateArray(NamedTuple):
     """One condition, evaluated for the whole array."""
 
     name: str
@@ -126,8 +125,7 @@ class GateArray:
     """`reason(n)` puts the outcome of step n into words. It is called only where somebody reads it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelArray:
+class KernelArray(NamedTuple):
     """One kernel, described for the whole array. Every entry is a number or an [N] array."""
 
     name: str
@@ -289,8 +287,7 @@ class Launches:
 
         ranges, turns, numbers = self.key_ranges, self.pieces_in_turn, steps.tolist()
         kernels = [
-            replace(
-                k,
+            k._replace(
                 grid=tuple(some(extent) for extent in k.grid),
                 live_blocks=some(k.live_blocks),
                 tile_keys=some(k.tile_keys),

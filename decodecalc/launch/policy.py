@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyVersion:
+class PolicyVersion(NamedTuple):
     """A version of a policy."""
 
     name: str
@@ -49,7 +48,7 @@ def version_key(text: str) -> tuple[int, ...]:
 
 
 # Pre-releases: nobody has read one unless it is named.
-_PRE_RELEASE = re.compile(r"(?<![a-z])(a|b|rc|dev)\.?\d")
+_PRE_RELEASE = r"(?<![a-z])(a|b|rc|dev)\.?\d"
 
 
 def _is_named(name: str, among: Iterable[str]) -> bool:
@@ -184,7 +183,7 @@ class Policy:
         for version in self.versions:
             if version.name == name:
                 return version
-        exists = _is_named(name, self.releases) if self.releases else not _PRE_RELEASE.search(name)
+        exists = _is_named(name, self.releases) if self.releases else not re.search(_PRE_RELEASE, name)
         for version in self.versions:
             if version.covers and (
                 _is_named(name, version.covers)

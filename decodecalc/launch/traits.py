@@ -8,13 +8,13 @@ partition to verify it. Code outside an engine's folder reads these fields; it n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # How the bundled kernel is told an engine's partition (`Partition.rule`).
 COUNT, COUNTS, SIZE, SIZES, IRREGULAR = "count", "counts", "size", "sizes", "irregular"
 
 
-@dataclass(frozen=True, slots=True)
-class SplitSetting:
+class SplitSetting(NamedTuple):
     """The setting of a server or library that fixes an engine's split count."""
 
     text: str
@@ -33,8 +33,7 @@ class SplitSetting:
         return "{pages}" in self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """How the bundled kernel is told where this engine cuts the keys of a request.
 
     The kernel is told as little as possible, so that what it then does is an observation and not a copy of the plan.

@@ -21,7 +21,7 @@ _MARKS = (
     (r"fp8(-dynamic|-static|-static-pertensor|-block|-kv)?|fp8", "fp8"),
     (r"bf16|fp16", "bf16"),
 )  # fmt: skip
-_TAIL = re.compile(r"[-_.](instruct|chat|it|base|hf|thinking|reasoning|gguf|v0\.\d|\d{4}|2507|exp|text|preview)$")
+_TAIL = r"[-_.](instruct|chat|it|base|hf|thinking|reasoning|gguf|v0\.\d|\d{4}|2507|exp|text|preview)$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def _shorter(key: str) -> list[str]:
     out = []
     while True:
         out += [key, key.removeprefix("meta-"), key.replace("-coder-30b", "-30b"), _distilled(key)]
-        cut = _TAIL.sub("", key)
+        cut = re.sub(_TAIL, "", key)
         if cut == key:
             return out
         key = cut
@@ -87,7 +87,7 @@ def _by_key() -> dict[str, str]:
             key = spelled.rpartition("/")[2].lower()
             index.setdefault(key, entry.name)
             while True:
-                cut = _TAIL.sub("", key)
+                cut = re.sub(_TAIL, "", key)
                 if cut == key:
                     break
                 key = cut

@@ -22,7 +22,7 @@ _TEXT_KEYS = (
     "lm_config",
 )
 _MAX_NESTING = 4
-_ATTENTION_FREE = re.compile(r"rwkv[0-9_]*|.*mamba[0-9]?|retnet|hyena|xlstm|gla|hgrn[0-9]?|striped_hyena")
+_ATTENTION_FREE = r"rwkv[0-9_]*|.*mamba[0-9]?|retnet|hyena|xlstm|gla|hgrn[0-9]?|striped_hyena"
 
 
 def text_fields(config: Mapping[str, Any]) -> Fields:
@@ -90,7 +90,7 @@ def _refuse_encoder_decoder(config: Mapping[str, Any], model_type: str) -> None:
 def _refuse_other_kinds(config: Mapping[str, Any], model_type: str) -> None:
     data = type_data()
     if model_type in data["attention_free"] or (
-        _ATTENTION_FREE.fullmatch(model_type) and not any(config.get(name) for name in _HYBRID_MARKS)
+        re.fullmatch(_ATTENTION_FREE, model_type) and not any(config.get(name) for name in _HYBRID_MARKS)
     ):
         raise ModelConfigError(f"{model_type} has no decoder softmax attention: it is attention-free")
     if config.get("is_decoder") is not True:

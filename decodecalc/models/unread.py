@@ -12,13 +12,14 @@ from typing import Any
 
 from decodecalc.models.fields import ALIASES, Fields
 
-_LOOKS_LIKE_ATTENTION = re.compile(
+# Compiled where they are used: most models have no field that either is asked about.
+_LOOKS_LIKE_ATTENTION = (
     r"attn|attention|window|sparse|index|top_?k|budget|(^|_)kv(_|$)|sink|latent|chunk|compress|n_?heads?($|_)|head_dim"
     r"|select|block|lightning|nsa|dsa|(^|_)mla(_|$)|share|local|global|swa|stride|sparsity|cla(_|$)"
 )
 # What such names are about when they do not change which keys are read: weights, training, experts, positions, other
 # towers, other kinds of layers, and switches of an implementation.
-_HARMLESS = re.compile(
+_HARMLESS = (
     r"dropout|pdrop|bias|norm|expert|router|moe|mtp|nextn|loss|implementation|rope|rotary|theta|vision|audio|image|video"
     r"|multiplier|scale|scaling|scalar|init|linear|mamba|ssm|conv|alpha|lm_head|dtype|gate|gating|quant|cache_impl"
     r"|output_att|token|softcap|group_method|lora|flash|fused|parallel|checkpoint|type_vocab|embed|vocab|delta|kda|gdn"
@@ -53,8 +54,8 @@ def unread_settings(fields: Fields) -> tuple[str, ...]:
         and name not in aliases
         and name not in _KNOWN
         and _is_set(value)
-        and _LOOKS_LIKE_ATTENTION.search(name.lower())
-        and not _HARMLESS.search(name.lower())
+        and re.search(_LOOKS_LIKE_ATTENTION, name.lower())
+        and not re.search(_HARMLESS, name.lower())
     )
 
 

@@ -7,8 +7,7 @@ in a way that is not known here has no weights (None); nothing is guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.errors import DecodecalcError
 from decodecalc.models.fields import MAX_LAYERS, Fields
@@ -58,8 +57,7 @@ _STRANGE_FIELDS = (
 STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightPart:
+class WeightPart(NamedTuple):
     """Matrices of one kind, over all layers of the whole model."""
 
     name: str
@@ -89,8 +87,7 @@ class WeightPart:
         return 1.0 - (1.0 - self.experts_per_token / self.experts) ** tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class Weights(NamedTuple):
     """The weights of a whole model."""
 
     parts: tuple[WeightPart, ...]
@@ -130,8 +127,7 @@ class Weights:
         return total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class States:
+class States(NamedTuple):
     """Recurrent states of a hybrid model's layers (linear attention, Mamba), per sequence and layer."""
 
     layers: int

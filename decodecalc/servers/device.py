@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.errors import InputError
 from decodecalc.gpus import Gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerDevice:
+class ServerDevice(NamedTuple):
     """The compute capability and, on AMD, the gfx name.
 
     On AMD the capability is the one HIP derives from the gfx name (9.4 for gfx942, 12.0 for gfx1201), which is what

@@ -7,13 +7,12 @@ not name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.launch.policy import version_key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Libraries:
+class Libraries(NamedTuple):
     """Required releases of one server release."""
 
     torch: str

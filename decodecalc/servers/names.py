@@ -6,7 +6,8 @@ automatic choice. What such a name runs depends on the layer and the GPU: FLASH_
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.servers.question import Question
@@ -19,8 +20,7 @@ VLLM_NAMES = tuple(sorted({name for release in vllm_rules.RELEASES for name in r
 SGLANG_NAMES = tuple(sorted({name for release in sglang_rules.RELEASES for name in release.rules.choices}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerName:
+class ServerName(NamedTuple):
     """A name as a server's."""
 
     server: str

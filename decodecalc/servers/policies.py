@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decodecalc.engines.registry import (
     ALL,
@@ -201,8 +201,7 @@ def served_policies(place: Place) -> list[tuple[Policy, str | None]]:
     return [*found.values(), (load_policy(BUNDLED), None)] if found else []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """That a server runs an engine by itself."""
 
     server: str

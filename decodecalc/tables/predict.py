@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.load import load_calibration
@@ -86,7 +85,7 @@ def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
         "low_s": p.low_s,
         "high_s": p.high_s,
         "bound": p.bound,
-        **{f.name: p.terms.get(f.name) for f in fields(Terms)},
+        **{name: p.terms.get(name) for name in Terms._fields},
         "roofline_s": p.roofline_s,
         "overhead_plus_bytes_s": p.overhead_plus_bytes_s,
         "l2": p.l2,

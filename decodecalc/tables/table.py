@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.safetext import plain
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column of the human-readable forms: the row's key, its heading, and how a value is worded.
 
     rank: what a narrow terminal leaves out first, the highest; 0 always stays.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodecalc.cost.model import (
-    Terms,
     Work,
     idle_time,
     latency,
@@ -92,7 +90,7 @@ def test_terms_are_never_negative_and_add_up(rates: Rates, blocks: int, tiles: i
     """Every term is a share of the total: none below zero (to rounding), and the total is their sum."""
     work = uniform_work(blocks, tiles if blocks else 0, splits=splits)
     terms = step_terms(work, uniform_bodies(work, rates), rates)
-    values = [float(getattr(terms, f.name)) for f in fields(Terms)]
+    values = [float(value) for value in terms]
     assert min(values) >= -1e-9 * sum(values)
     assert float(terms.total_s) == pytest.approx(sum(values))
 
@@ -109,19 +107,19 @@ def test_time_does_not_fall_when_keys_or_batch_grow(r: Rates, blocks: int, tiles
 def test_more_bandwidth_never_hurts(r: Rates, blocks: int, tiles: int, splits: int, faster: float) -> None:
     """For a fixed launch, faster memory and L2 never make it slower."""
     work = uniform_work(blocks, tiles, splits=splits)
-    wider = replace(r, hbm_bytes_per_s=r.hbm_bytes_per_s * faster, l2_bytes_per_s=r.l2_bytes_per_s * faster)
+    wider = r._replace(hbm_bytes_per_s=r.hbm_bytes_per_s * faster, l2_bytes_per_s=r.l2_bytes_per_s * faster)
     assert total(work, wider) <= total(work, r) * (1 + 1e-9)
 
 
 def with_sms(r: Rates, sms: int) -> Rates:
     """The same device with another number of SMs: its curves at the same number of blocks per SM."""
     ratio = sms / r.sm_count
-    return replace(r, sm_count=sms, slots=sms * (r.slots // r.sm_count), blocks=tuple(k * ratio for k in r.blocks))
+    return r._replace(sm_count=sms, slots=sms * (r.slots // r.sm_count), blocks=tuple(k * ratio for k in r.blocks))
 
 
 def even(r: Rates) -> Rates:
     """The same with starts that cost the same however many start."""
-    return replace(r, starts_s=tuple((s[0],) * len(s) for s in r.starts_s))
+    return r._replace(starts_s=tuple((s[0],) * len(s) for s in r.starts_s))
 
 
 @given(rate_sets(), st.integers(1, 4000), st.integers(1, 300), st.integers(2, 4))
@@ -154,7 +152,7 @@ def test_any_more_sms_hurt_by_no_more_than_an_exposed_last_wave(r: Rates, blocks
 def test_one_more_tile_or_block_costs_no_more_than_it_explains(r: Rates, blocks: int, tiles: int) -> None:
     """One more tile per block adds at most a tile in every wave, its bytes and FLOP, and what the start grows by; one
     more block at most one wave edge: a block's own time, and its crowding of the others."""
-    cold = replace(r, warm=False)
+    cold = r._replace(warm=False)
     base = total(uniform_work(blocks, tiles), cold)
     waves = -(-blocks // r.slots)
     slowest = r.latency_s[-1]
@@ -172,7 +170,7 @@ def test_one_more_tile_or_block_costs_no_more_than_it_explains(r: Rates, blocks:
 def test_whole_waves(rates: Rates) -> None:
     """200 slots: 200 equal blocks take one wave, 201 take two; the last one by itself waits for latency alone, and
     refills one slot of 200."""
-    calm = replace(rates, exponent=20.0)
+    calm = rates._replace(exponent=20.0)
     one, two = (float(uniform_bodies(uniform_work(n, 10, 1.0), calm).scheduled_s) for n in (200, 201))
     assert one == pytest.approx(10 * 1.4e-6, rel=1e-3)
     assert two == pytest.approx(one + 0.5e-6 / 200 + 10 * float(latency(1, rates)), rel=1e-3)
@@ -217,7 +215,7 @@ def test_a_merge_is_read_off_its_table_and_carried_on_beyond(rates: Rates) -> No
 
 def test_a_lone_block_is_bound_by_latency_and_a_full_device_by_bytes(rates: Rates) -> None:
     """One block of 100 tiles waits 100 tile latencies; 20 000 of them move 65 GB at the sustained rate."""
-    calm = replace(rates, exponent=8.0, refill_s=0.0, launch_block_s=0.0)
+    calm = rates._replace(exponent=8.0, refill_s=0.0, launch_block_s=0.0)
     lone = uniform_work(1, 100)
     assert float(step_terms(lone, uniform_bodies(lone, calm), calm).body_s) == pytest.approx(100 * 0.4e-6, rel=0.01)
     full = uniform_work(20_000, 100, tile_bytes=327680.0)
@@ -235,7 +233,7 @@ def test_an_empty_launch_costs_its_launch_alone(rates: Rates) -> None:
 
 def test_warm_l2_is_never_slower_and_fades_out_beyond_its_capacity(rates: Rates) -> None:
     """KV within the capacity comes at the L2's rate; KV of twice the capacity as from memory."""
-    warm = replace(rates, warm=True)
+    warm = rates._replace(warm=True)
     sizes = np.array([1e6, 4e7, 4.4e7, 8e7, 1e9])
     cold_s, warm_s = stream_time(sizes, sizes, rates), stream_time(sizes, sizes, warm)
     assert (warm_s <= cold_s).all()
@@ -246,18 +244,18 @@ def test_warm_l2_is_never_slower_and_fades_out_beyond_its_capacity(rates: Rates)
 
 def test_splits_that_a_merge_visits_in_vain_cost_by_the_number(rates: Rates) -> None:
     """A loop over a cap of 64 with 8 live splits takes 56 visits more than one over the live ones."""
-    slow = replace(rates, merge_walk_s=1e-6)
+    slow = rates._replace(merge_walk_s=1e-6)
     work = uniform_work(64, 10, splits=8)
-    plain, capped = (step_terms(w, uniform_bodies(w, slow), slow) for w in (work, replace(work, merge_walks=64)))
+    plain, capped = (step_terms(w, uniform_bodies(w, slow), slow) for w in (work, work._replace(merge_walks=64)))
     assert float(capped.merge_s) >= 56e-6
     assert float(capped.merge_s - plain.merge_s) <= 56e-6
 
 
 def test_blocks_without_work_pass_through_the_free_slots_first(rates: Rates) -> None:
     """With half of the slots free they pass while the others run, and take time of their own only beyond that."""
-    slow = replace(rates, idle_block_s=1e-9)
+    slow = rates._replace(idle_block_s=1e-9)
     half = rates.slots // 2
-    work = replace(uniform_work(half, 10), launched_blocks=half + 1000)
+    work = uniform_work(half, 10)._replace(launched_blocks=half + 1000)
     assert float(idle_time(work, 10e-6, slow)) == 0.0
-    many = replace(work, launched_blocks=half + 100_000)
+    many = work._replace(launched_blocks=half + 100_000)
     assert float(idle_time(many, 10e-6, slow)) == pytest.approx(100e-6 - 10e-6 / 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,8 @@ def test_equal_blocks_have_the_closed_form(rates: Rates, n: int, tiles: int) -> 
     """Where every block is alike, the list schedule is whole waves."""
     equal = np.full(n, tiles, dtype=np.int64)
     closed, ragged = uniform_bodies(work_of(equal), rates), ragged_bodies(equal, work_of(equal), rates)
-    for f in fields(Bodies):
-        assert float(getattr(ragged, f.name)) == pytest.approx(float(getattr(closed, f.name)), rel=1e-6), f.name
+    for name in Bodies._fields:
+        assert float(getattr(ragged, name)) == pytest.approx(float(getattr(closed, name)), rel=1e-6), name
 
 
 @given(rate_sets, st.integers(1, 40), st.integers(1, 20), st.integers(2, 60), st.data())
@@ -63,7 +62,7 @@ def test_short_last_splits_have_the_closed_form_too(
     """Up to one block an SM the two agree; beyond, the closed form lies between all blocks whole and none short."""
     part = data.draw(st.integers(1, tiles - 1))
     mixed = np.array([tiles] * whole + [part] * short, dtype=np.int64)
-    work = replace(work_of(mixed), short_blocks=short, short_tiles=part)
+    work = work_of(mixed)._replace(short_blocks=short, short_tiles=part)
     closed = float(uniform_bodies(work, rates).scheduled_s)
     if whole + short <= rates.sm_count:
         assert closed == pytest.approx(float(ragged_bodies(mixed, work, rates).scheduled_s), rel=1e-6)
@@ -107,7 +106,7 @@ def test_the_timeline_is_a_schedule(rates: Rates, tiles: Any) -> None:
 @given(rate_sets, tile_lists, st.floats(1, 5))
 def test_more_bandwidth_never_hurts_a_ragged_launch(rates: Rates, tiles: Any, faster: float) -> None:
     """Every interval of the schedule stretches less."""
-    wider = replace(rates, hbm_bytes_per_s=rates.hbm_bytes_per_s * faster)
+    wider = rates._replace(hbm_bytes_per_s=rates.hbm_bytes_per_s * faster)
     work = work_of(tiles)
     assert ragged_bodies(tiles, work, wider).scheduled_s <= ragged_bodies(tiles, work, rates).scheduled_s * (1 + 1e-9)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -50,8 +50,7 @@ COMBINE_ROWS = {True: 16, False: 8}  # rows of a block of the combine kernel: fo
 MARGIN = np.float32(1.1)  # flash_prepare_scheduler.cu, "10% margin"
 
 
-@dataclass(frozen=True, slots=True)
-class Fa3Rules:
+class Fa3Rules(NamedTuple):
     """What differs between the code bases.
 
     fork: vLLM's code: its tiles (64 rows for decode with D 64 and 128), packed kernels only, no TMA for paged windows,
@@ -139,8 +138,7 @@ class FlashAttention3Detail:
     requests_combined: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """The arguments as mha_fwd rewrites them; arrays are [N]."""
 
     head_dim: int

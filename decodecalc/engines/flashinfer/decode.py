@@ -37,17 +37,16 @@ TENSOR_CORE_GROUP = 4  # SGLang 0.5.23, flashinfer_backend.py, should_use_tensor
 LEAST_CAPABILITY = (7, 5)  # flashinfer/jit/core.py, check_cuda_arch
 
 _V074 = FlashInferRules(groups=(1, 2, 3, 4, 6, 8, 16), routing=AutoRules())
-_V072 = replace(
-    _V074,
+_V072 = _V074._replace(
     fixed_uniform_q_len=False,
     routing=AutoRules(single_token_d256=False, xqa_route=False, frontend=(1, 31)),
 )
-_V071 = replace(_V072, routing=None)
-_V0618 = replace(_V071, groups=(1, 2, 3, 4, 6, 8), bounds_partials=False)
-_V0617 = replace(_V0618, groups=(1, 2, 3, 4, 8), tile_probe=False, checks_lengths=False)
-_V0615 = replace(_V0617, uniform_q_len=False)
-_V0613 = replace(_V0615, wide_heads=False)
-_V031 = replace(_V0613, window_clamp=False, fixed_split=False)
+_V071 = _V072._replace(routing=None)
+_V0618 = _V071._replace(groups=(1, 2, 3, 4, 6, 8), bounds_partials=False)
+_V0617 = _V0618._replace(groups=(1, 2, 3, 4, 8), tile_probe=False, checks_lengths=False)
+_V0615 = _V0617._replace(uniform_q_len=False)
+_V0613 = _V0615._replace(wide_heads=False)
+_V031 = _V0613._replace(window_clamp=False, fixed_split=False)
 
 
 class FlashInfer(Policy):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -323,8 +323,7 @@ def _graph_gate(graph: bool, items: Any, padded: Any) -> GateArray:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunked:
+class _Chunked(NamedTuple):
     """Work items of a step and their consequences for either kernel; chunks, columns and first_key are [N, R]."""
 
     geo: Geometry

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ D256_GROUPS = (4, 8, 16)
 D256_LEAST_UNITS, D256_LEAST_UNITS_REPLAYED, D256_MOST_UNITS = 96, 64, 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoRules:
+class AutoRules(NamedTuple):
     """What differs between versions."""
 
     single_token_d256: bool = True
@@ -100,8 +99,7 @@ class AutoRequest:
     """FLASHINFER_DECODE_AUTO_CUDNN."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(NamedTuple):
     """The decision of `auto` for every step, and the condition that decided it."""
 
     prefers_cudnn: BoolArray

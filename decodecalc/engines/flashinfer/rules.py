@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ _DECODE_REGISTERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlashInferRules:
+class FlashInferRules(NamedTuple):
     """What differs between versions."""
 
     groups: tuple[int, ...] = (1, 2, 3, 4, 8)

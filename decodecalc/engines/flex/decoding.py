@@ -21,7 +21,7 @@ full blocks; the list keeps the keys' order).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -62,8 +62,7 @@ _UNSPLIT_HIP = {
 _UNSPLIT_SM100_SINCE_2_14 = {**_UNSPLIT[1][1], 64: (128, 64, 4), 128: (128, 128, 8)}
 
 
-@dataclass(frozen=True, slots=True)
-class FlexRules:
+class FlexRules(NamedTuple):
     """The differences between releases."""
 
     splits_per_sm: int = 2

@@ -13,8 +13,7 @@ Source: `kernels/ops/attention/decode_attention.py` (`lean_decode_seqlen_gate`, 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -61,8 +60,7 @@ def tile_keys(geo: Geometry) -> int:
     return 16 if geo.head_dim > 256 else 128
 
 
-@dataclass(frozen=True, slots=True)
-class LeanLaunch:
+class LeanLaunch(NamedTuple):
     """The persistent launch of every step.
 
     programs: blocks of the grid. rows: (KV head, head block) rows. tile_keys: keys of a tile. live_programs [N]: blocks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.launch.options import EngineOptions, option
 from decodecalc.launch.policy import PolicyVersion
@@ -21,8 +21,7 @@ MLA_BATCH_FREE_WARPS = 2  # _MLA_BUCKET_BATCH_FREE
 MLA_TUNED_TILE = 32  # _MLA_BLOCK_N
 
 
-@dataclass(frozen=True, slots=True)
-class SglangRules:
+class SglangRules(NamedTuple):
     """What differs between releases.
 
     mla_cap: MLA raises the cap so that one row can fill the GPU. mla_cap_gfx942: most splits it may reach on gfx942.
@@ -143,8 +142,7 @@ class SglangDetail:
     loads_latent_twice: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Outcome of the split rule: counts [N, R], the padding row's count, and how they came about [N]."""
 
     splits: Any

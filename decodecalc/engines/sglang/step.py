@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,7 +178,7 @@ class SglangStep:
             most = np.where(inside, splits, most)
         fit = np.minimum(np.minimum(self.cap, most), budget // (self.rows * self.head_blocks))
         forced = np.maximum(fit, 1)
-        return replace(counts, splits=forced[:, None], padded=forced)
+        return counts._replace(splits=forced[:, None], padded=forced)
 
     @property
     def batch_wide(self) -> bool:

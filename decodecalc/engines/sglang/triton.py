@@ -168,7 +168,7 @@ class _Launch(SglangStep):
             when=on,
         )
         off = np.logical_not(on)
-        standard = (k if k.role == "scheduler" else replace(k, when=np.logical_and(k.when, off)) for k in found.kernels)
+        standard = (k if k.role == "scheduler" else k._replace(when=np.logical_and(k.when, off)) for k in found.kernels)
         partial = schedule.programs * (lean.BLOCK_M * (geo.v_dim + 2) + 1) * 4
         first, regular = found.first_key, found.key_ranges
 

@@ -7,7 +7,7 @@ Read from vllm/config/vllm.py (`VllmConfig._set_cudagraph_sizes`) and vllm/confi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.errors import GateError
 from decodecalc.intmath import round_up
@@ -16,8 +16,7 @@ MODES = ("balanced", "interactivity", "throughput")
 _FINE_GRAINED_TOKENS = 32  # interactivity mode captures every size up to here
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureRules:
+class CaptureRules(NamedTuple):
     """What differs between vLLM versions.
 
     blackwell_ceiling: largest default size on compute capability 10.x. interactivity: the mode's own list exists.

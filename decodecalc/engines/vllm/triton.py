@@ -10,7 +10,7 @@ vllm_triton_rules.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -69,8 +69,7 @@ class VllmTritonDetail:
         return None if self.num_warps == DEFAULT_WARPS else self.num_warps
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(NamedTuple):
     """How keys are cut; [N] or [N, R]. segment_keys: keys of a segment. columns: blocks that walk each live segment."""
 
     tile: IntArray

@@ -12,7 +12,7 @@ vllm/v1/attention/ops/triton_unified_attention_diffkv.py (unified_attention_diff
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,9 +133,9 @@ class VllmTritonDiffKv(VllmTriton):
         block_m = np.where(tall, rows, usual)
         block_q = block_m // geo.group
         narrow = np.where(tall, NARROW_TILE, WIDE_TILE if query_is_fp8(kv, gpu, rules.server) else NARROW_TILE)
-        server = replace(server, narrow_tile=narrow, wide_tile=WIDE_TILE, tunes_large_head=False)
-        step = replace(
-            started, block_m=block_m, block_q=block_q, q_blocks=started.tokens // block_q + started.num_seqs,
+        server = server._replace(narrow_tile=narrow, wide_tile=WIDE_TILE, tunes_large_head=False)
+        step = started._replace(
+            block_m=block_m, block_q=block_q, q_blocks=started.tokens // block_q + started.num_seqs,
             few=few, short=short, has_rows=has_rows, large=np.zeros_like(is_3d), is_3d=is_3d,
         )  # fmt: skip
         return server, step

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,7 @@ MIN_BLOCK_ROWS = 16  # BLOCK_M for groups up to 16
 LARGE_ROWS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class TritonStep:
+class TritonStep(NamedTuple):
     """What the host knows of a step before it launches; numbers or [N].
 
     num_seqs, tokens: with padding. rows, segments: the scratch layout of the step. few … can_split: one gate each.

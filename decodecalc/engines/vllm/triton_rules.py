@@ -8,7 +8,7 @@ int4_per_token_head.py (`_launch_packed_attn`), of every minor release from 0.11
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from decodecalc.engines.vllm.capture import NEWEST_CAPTURE_RULES, CaptureRules
 from decodecalc.launch.policy import PolicyVersion
@@ -17,8 +17,7 @@ SEGMENTS = 16  # NUM_PAR_SOFTMAX_SEGMENTS
 MIN_BLOCKS_2D = 128  # MIN_LAUNCH_GRID_SIZE_2D: with fewer blocks than this the 2D grid counts as too small
 
 
-@dataclass(frozen=True, slots=True)
-class VllmTritonRules:
+class VllmTritonRules(NamedTuple):
     """One version's parameters.
 
     max_query_len_3d: longest query of a request that the split path takes.
@@ -53,23 +52,22 @@ class VllmTritonRules:
 
 
 _V33 = VllmTritonRules()
-_V32 = replace(_V33, max_query_len_3d=1, scratch_per_query=False, rocm_fp8_query=False)
-_V31 = replace(_V32, small_grid_segments=SEGMENTS)
-_V30 = replace(_V31, capture=CaptureRules(append_max_seqs=False))
-_V28 = replace(_V30, capture=CaptureRules(append_max_seqs=False, append_decode_sizes=False), model_runner="v1")
-_V27 = replace(_V28, capture=replace(_V28.capture, blackwell_ceiling=512))
-_V24 = replace(_V27, int4_launcher=False, cache_dtypes=("bf16", "fp16", "fp32", "fp8", "int8"))
-_V23 = replace(_V24, tuned_large_head=False, non_causal=False, fp8_needs_sm89=False)
-_V20 = replace(_V23, capture=replace(_V23.capture, append_max_tokens=False))
-_V19 = replace(
-    _V20,
+_V32 = _V33._replace(max_query_len_3d=1, scratch_per_query=False, rocm_fp8_query=False)
+_V31 = _V32._replace(small_grid_segments=SEGMENTS)
+_V30 = _V31._replace(capture=CaptureRules(append_max_seqs=False))
+_V28 = _V30._replace(capture=CaptureRules(append_max_seqs=False, append_decode_sizes=False), model_runner="v1")
+_V27 = _V28._replace(capture=_V28.capture._replace(blackwell_ceiling=512))
+_V24 = _V27._replace(int4_launcher=False, cache_dtypes=("bf16", "fp16", "fp32", "fp8", "int8"))
+_V23 = _V24._replace(tuned_large_head=False, non_causal=False, fp8_needs_sm89=False)
+_V20 = _V23._replace(capture=_V23.capture._replace(append_max_tokens=False))
+_V19 = _V20._replace(
     kernels=("kernel_unified_attention_2d", "kernel_unified_attention_3d"),
     cache_dtypes=("bf16", "fp16", "fp32", "fp8"),
 )
-_V16 = replace(_V19, capture=replace(_V19.capture, interactivity=False))
-_V15 = replace(_V16, batch_invariant_gate=False)
-_V13 = replace(_V15, prunes_segments=False)
-_V12 = replace(_V13, gates_on_grid=True, gemma3_tile=False, capture=replace(_V13.capture, ceiling_counts_drafts=False))
+_V16 = _V19._replace(capture=_V19.capture._replace(interactivity=False))
+_V15 = _V16._replace(batch_invariant_gate=False)
+_V13 = _V15._replace(prunes_segments=False)
+_V12 = _V13._replace(gates_on_grid=True, gemma3_tile=False, capture=_V13.capture._replace(ceiling_counts_drafts=False))
 
 _SOURCE = (
     "vLLM wheel {}: vllm/v1/attention/backends/triton_attn.py (TritonAttentionMetadataBuilder), "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decodecalc.engines.vllm.capture import MODES, capture_sizes, round_for_drafts
 from decodecalc.engines.vllm.triton_rules import MIN_BLOCKS_2D, SEGMENTS, VllmTritonRules
@@ -75,8 +75,7 @@ class VllmTritonOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(NamedTuple):
     """A server that has started.
 
     captured: capture sizes, empty without full decode graphs. unsnapped, threshold: 128 // model_kv_heads, before and

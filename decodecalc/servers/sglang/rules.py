@@ -7,7 +7,7 @@ Limits: no data, context or pipeline parallelism, no HiCache, no PD disaggregati
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.launch.policy import version_key
@@ -27,8 +27,7 @@ _DEEPSEEK = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SglangServerRules:
+class SglangServerRules(NamedTuple):
     """Parameters of one release."""
 
     choices: tuple[str, ...] = _CHOICES
@@ -87,8 +86,7 @@ class SglangServerRules:
     """Largest captured batch on GPUs of 20 to 35 GiB: below and from four ranks on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SglangRelease:
+class SglangRelease(NamedTuple):
     """A release whose rules were read, and the releases that are answered with them."""
 
     name: str
@@ -106,31 +104,27 @@ class SglangRelease:
 
 
 _V23 = SglangServerRules()
-_V21 = replace(_V23, exaone_default=False)
-_V20 = replace(_V21, trtllm_mla_kv=("fp8_e4m3", "fp4_e2m1", "bf16", "auto"))
-_V19 = replace(_V20, choices=(*_CHOICES, "cutlass_mla"), dsa_hip="tilelang", small_gpu_graphs=(24, 80))
-_V18 = replace(
-    _V19,
+_V21 = _V23._replace(exaone_default=False)
+_V20 = _V21._replace(trtllm_mla_kv=("fp8_e4m3", "fp4_e2m1", "bf16", "auto"))
+_V19 = _V20._replace(choices=(*_CHOICES, "cutlass_mla"), dsa_hip="tilelang", small_gpu_graphs=(24, 80))
+_V18 = _V19._replace(
     deterministic_choices=("ascend", "fa3", "fa4", "flashinfer", "triton"),
     trtllm_mha_prefill=(10,),
     nemotron_on_blackwell=False,
 )
-_V16 = replace(
-    _V18,
+_V16 = _V18._replace(
     choices=tuple(name for name in _V18.choices if name != "hpc_ops"),
     trtllm_mha_pages=(16, 32, 64),
     asymmetric_needs_fa4=False,
     dsa_glm_sm12=False,
 )
-_V15 = replace(
-    _V16,
+_V15 = _V16._replace(
     deterministic_choices=("flashinfer", "fa3", "triton", "ascend"),
     radix_deterministic=("fa3", "triton", "ascend"),
     deepseek=_DEEPSEEK,
 )
-_V14 = replace(_V15, fa4_page_prefill_only=True)
-_V12 = replace(
-    _V14,
+_V14 = _V15._replace(fa4_page_prefill_only=True)
+_V12 = _V14._replace(
     choices=_OLD_CHOICES,
     deterministic_choices=("flashinfer", "fa3", "triton"),
     radix_deterministic=("fa3", "triton"),
@@ -142,14 +136,13 @@ _V12 = replace(
     page_tree_words=False,
     knows_2026_models=False,
 )
-_V11 = replace(
-    _V12,
+_V11 = _V12._replace(
     deterministic_first=False,
     gpt_oss_choices=("triton", "trtllm_mha", "fa3", "fa4", "ascend", "aiter"),
     mamba_no_buffer=(),
     mamba_refuses_drafts=True,
 )
-_V10 = replace(_V11, sinks_need_triton=False)
+_V10 = _V11._replace(sinks_need_triton=False)
 
 _NEW_FILES = (
     "sglang/srt/arg_groups/ (pipeline, attention_hook, model_hook, overrides, model_override_base, model_overrides, "

@@ -7,7 +7,7 @@ source's order; the words are vLLM's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.servers.resolution import BackendCandidate, Reason
 from decodecalc.servers.vllm.ask import Ask
@@ -27,8 +27,7 @@ def no(_: Ask) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """A kernel's page: exactly `keys`, or any multiple of them."""
 
     keys: int
@@ -54,8 +53,7 @@ def multiple_of(keys: int) -> tuple[Size, ...]:
     return (Size(keys, multiple=True),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepts:
+class Accepts(NamedTuple):
     """One backend of one release."""
 
     head_dims: tuple[int, ...] = ()

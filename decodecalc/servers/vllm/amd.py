@@ -7,8 +7,6 @@ rocm_octave_attn, ultraquant_attn}.py`, `mla/{rocm_aiter_mla, rocm_aiter_mla_spa
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from decodecalc.servers.vllm.accepts import HALF, PLAIN_DTYPES, Accepts, Size, multiple_of, sizes, yes
 from decodecalc.servers.vllm.ask import Ask
 from decodecalc.servers.vllm.dense import ANY_DTYPE, FP8, FP8_ANY, TURBOQUANT
@@ -21,8 +19,7 @@ ROCM_ATTN = Accepts(
     window=True,
     cuda_graphs=lambda _: "ALWAYS",
 )
-ROCM_AITER_UNIFIED_ATTN = replace(
-    ROCM_ATTN,
+ROCM_AITER_UNIFIED_ATTN = ROCM_ATTN._replace(
     head_dims=(),
     head_dim_rule=lambda ask: ask.layer.head_dim >= 32,
     dtypes=HALF,
@@ -47,8 +44,7 @@ def _segmented_combination(ask: Ask) -> str | None:
     return None
 
 
-ROCM_SEGMENTED_ATTN = replace(
-    ROCM_ATTN,
+ROCM_SEGMENTED_ATTN = ROCM_ATTN._replace(
     head_dims=(64, 128, 256),
     dtypes=HALF,
     kv_dtypes=(*PLAIN_DTYPES, *FP8),
@@ -61,7 +57,7 @@ ROCM_OCTAVE = Accepts(
     pages=lambda _: multiple_of(16),
     capability=lambda ask: ask.device.rdna == 3 or ask.device.cdna == 3,
 )
-ULTRAQUANT = replace(TURBOQUANT, dtypes=("bfloat16",), kv_dtypes=("ultraquant_4bit",), preferred_page=lambda _: 64)
+ULTRAQUANT = TURBOQUANT._replace(dtypes=("bfloat16",), kv_dtypes=("ultraquant_4bit",), preferred_page=lambda _: 64)
 
 ROCM_AITER_MLA = Accepts(kv_dtypes=(*PLAIN_DTYPES, *FP8_ANY), pages=lambda _: multiple_of(1), mla=True)
 ROCM_AITER_MLA_SPARSE = Accepts(
@@ -83,7 +79,7 @@ _ALL = {
     "ROCM_AITER_TRITON_MLA": ROCM_AITER_MLA,
     "ROCM_AITER_MLA_SPARSE": ROCM_AITER_MLA_SPARSE,
 }
-AMD = {name: replace(accepts, amd_only=True) for name, accepts in _ALL.items()}
+AMD = {name: accepts._replace(amd_only=True) for name, accepts in _ALL.items()}
 
 
 def custom_paged_attention(ask: Ask, page: int, max_keys: int = 8192) -> bool:

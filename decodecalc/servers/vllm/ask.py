@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.servers.device import ServerDevice
 from decodecalc.servers.question import ABSENT, INSTALLED, Layer, Question, VllmSettings
 from decodecalc.servers.vllm.parameters import VllmRules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(NamedTuple):
     """What the selector of one release hands to a backend."""
 
     question: Question

@@ -6,7 +6,6 @@ Each `before_N` takes the table of the release N and gives that of the release b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from decodecalc.servers.vllm import flash_attn
@@ -26,7 +25,7 @@ def _step(table: Table, without: tuple[str, ...] = (), **changes: Mapping[str, A
     """The table without some backends and with some fields of others changed."""
     out = {name: accepts for name, accepts in table.items() if name not in without}
     for name, fields in changes.items():
-        out[name] = replace(out[name], **fields)
+        out[name] = out[name]._replace(**fields)
     return out
 
 

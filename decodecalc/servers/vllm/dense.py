@@ -156,7 +156,7 @@ HPC_ATTN = Accepts(
 
 def _causal_on_hopper(ask: Ask) -> str | None:
     """The causal half of TRITON_FLASH_ATTN (`triton_flash_attn.py: _FABackend.supports_combination`)."""
-    own = _fa_combination(replace(ask, question=_without_image_prefix(ask)))
+    own = _fa_combination(ask._replace(question=_without_image_prefix(ask)))
     if own is not None:
         return own
     layer = ask.layer
@@ -169,14 +169,13 @@ def _without_image_prefix(ask: Ask) -> Question:
 
 
 # Composites: Triton serves the tokens of an image, the named backend the causal rest.
-TRITON_FLASH_ATTN = replace(
-    FLASH_ATTN,
+TRITON_FLASH_ATTN = FLASH_ATTN._replace(
     image_prefix=yes,
     capability=lambda ask: ask.device.major == 9,
     combination=_causal_on_hopper,
     non_causal=False,
 )
-TRITON_FLASHINFER = replace(FLASHINFER, image_prefix=yes, non_causal=False)
+TRITON_FLASHINFER = FLASHINFER._replace(image_prefix=yes, non_causal=False)
 
 DENSE = {
     "FLASH_ATTN": FLASH_ATTN,

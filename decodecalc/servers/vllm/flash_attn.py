@@ -6,7 +6,7 @@ Source: `vllm/v1/attention/backends/fa_utils.py: get_flash_attn_version, flash_a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.servers.vllm.ask import Ask
 
@@ -122,8 +122,7 @@ def imposed_page(ask: Ask) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitCap:
+class SplitCap(NamedTuple):
     """The bound on the split count that the metadata builder holds and the one that a decode step hands on."""
 
     builder: int

@@ -5,7 +5,7 @@ Source: `vllm/v1/attention/backends/flashinfer.py: FlashInferBackend, FlashInfer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from decodecalc.servers.vllm.accepts import Size, sizes
 from decodecalc.servers.vllm.ask import Ask
@@ -60,8 +60,7 @@ def xqa_takes(head_dim: int) -> bool:
     return 16 <= head_dim <= 256 and head_dim % 16 == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRoute:
+class DecodeRoute(NamedTuple):
     """The decode kernel and what it is handed."""
 
     kernel: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _ALL_QUANTISED = ("fp8", "nvfp4", "turboquant_", "octave_", "ultraquant_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmRules:
+class VllmRules(NamedTuple):
     """Parameters of one release."""
 
     quantized_prefixes: tuple[str, ...] = _ALL_QUANTISED

@@ -9,7 +9,7 @@ modelled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.launch.policy import version_key
@@ -49,28 +49,24 @@ class VllmRelease:
 
 _OLD_FP8 = "FP8 KV cache requires FA3 on SM90 or FA4 on SM100"
 _V33 = VllmRules()
-_V32 = replace(
-    _V33,
+_V32 = _V33._replace(
     quantized_prefixes=_PLAIN_QUANTISED,
     lists_sparse_fa4=False,
     lists_rocm_tail=("TRITON_ATTN", "TURBOQUANT", "ULTRAQUANT"),
     fa_full_graph_versions=(3,),
 )
-_V31 = replace(
-    _V32,
+_V31 = _V32._replace(
     lists_rocm_tail=("TRITON_ATTN", "TURBOQUANT"),
     fi_nvfp4_fa2=False,
     fi_pins_fa2=False,
     flashmla_sparse_no_rope=("bfloat16",),
 )
-_V30 = replace(
-    _V31,
+_V30 = _V31._replace(
     fa4_hopper_fp8=False,
     fa_fp8_sentence=_OLD_FP8,
     flashmla_sparse_no_rope=(),
 )
-_V29 = replace(
-    _V30,
+_V29 = _V30._replace(
     lists_image_prefix=False,
     lists_sparse_sm90_flashinfer=False,
     fi_sink_families=(120,),
@@ -80,9 +76,8 @@ _V29 = replace(
     fi_hopper_window_fails=True,
     flashinfer_sparse_no_rope=False,
 )
-_V28 = replace(_V29, fa4_hd256="no", fi_xqa_checks_head=False, names_missing_module=False, ds_mla_bytes=True)
-_V27 = replace(
-    _V28,
+_V28 = _V29._replace(fa4_hd256="no", fi_xqa_checks_head=False, names_missing_module=False, ds_mla_bytes=True)
+_V27 = _V28._replace(
     lists_rdna_unified=False,
     fa4_hd256="no_window",
     quantized_prefixes=("fp8",),
@@ -90,10 +85,9 @@ _V27 = replace(
     xqa_families=(90,),
     fi_sink_families=(),
 )
-_V26 = replace(_V27, fa4_hd256="no", fa4_takes_192=True, fa4_fp8=False, fa_fp8_sentence=None, mla_hybrid_page=1)
-_V25 = replace(_V26, asks_window=False, lists_non_causal=False)
-_V24 = replace(
-    _V25,
+_V26 = _V27._replace(fa4_hd256="no", fa4_takes_192=True, fa4_fp8=False, fa_fp8_sentence=None, mla_hybrid_page=1)
+_V25 = _V26._replace(asks_window=False, lists_non_causal=False)
+_V24 = _V25._replace(
     lists_sparse_hopper=("FLASHMLA_SPARSE",),
     xqa_families=(),
     trtllm_phases=False,
@@ -101,13 +95,12 @@ _V24 = replace(
     fi_hopper_window_fails=False,
     fi_nvfp4_checked=False,
 )
-_V23 = replace(
-    _V24,
+_V23 = _V24._replace(
     lists_sm120_mla=False,
     fi_large_pages=False,
     flashmla_sparse_devices="Hopper and Blackwell",
 )
-_V20 = replace(_V23, lists_tokenspeed=False, fa3_wide_heads_become_fa4=False)
+_V20 = _V23._replace(lists_tokenspeed=False, fa3_wide_heads_become_fa4=False)
 
 # What each backend accepts, from the newest release back; a release without a line has those of the one above.
 _B33 = b.NEWEST
