@@ -188,9 +188,16 @@ class Request:
         lines = [f"{name} on {s.gpu.name} ({s.gpu.sm_count} SMs), {kv}"]
         if self.defaults:
             lines.append("defaults: " + ", ".join(self.defaults))
-        for option, engines in s.does_not_apply().items():
-            lines.append(f"option {option} has no effect on {', '.join(engines)}")
-        return lines + [f"warning: {w}" for w in self.warnings]
+        return lines
+
+    @property
+    def cautions(self) -> list[str]:
+        """What a user should know before the numbers are used: warnings, and options without an effect."""
+        without = self.scenarios.does_not_apply().items()
+        return [
+            *(f"warning: {w}" for w in self.warnings),
+            *(f"option {option} has no effect on {', '.join(engines)}" for option, engines in without),
+        ]
 
     def on_workload(self, path: str) -> tuple[Request, list[float]]:
         """The same request on the steps of a workload file, and their weights."""
