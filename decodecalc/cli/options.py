@@ -59,9 +59,9 @@ cache_options = _stack(
     click.option(
         "--page-size",
         type=int,
-        default=16,
-        show_default=True,
-        help="Keys that a page of the KV cache holds; 1 means an index for every key.",
+        default=None,
+        help="Keys that a page of the KV cache holds; 1 means an index for every key. "
+        "[default: 16, or what the engine needs]",
     ),
 )
 gpu_option = click.option(

@@ -128,7 +128,7 @@ def _answer(rows: list[dict[str, Any]], advised: dict[str, Advice]) -> str:
     if mine.setting is not None:
         return sentence(mine.sentence)
     why = mine.sentence.removeprefix(f"{mine.engine}: ")
-    return " ".join([sentence(f"{mine.engine}{default_clause(first).rstrip(',')}: {why}"), *gains])
+    return " ".join([sentence(f"{mine.engine}{default_clause(first)}: {why}"), *gains])
 
 
 def _advice(s: Scenarios, adviser: Adviser, steps: Sequence[ServedStep]) -> dict[str, Advice]:

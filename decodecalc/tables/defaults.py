@@ -48,8 +48,8 @@ def default_columns(rows: Iterable[Mapping[str, Any]]) -> list[Column]:
 
 
 def default_clause(row: Mapping[str, Any]) -> str:
-    """A clause behind the engine's name: which servers run exactly this by themselves; empty for none."""
+    """What stands behind the engine's name: which servers run exactly this by themselves; empty for none."""
     servers = [title for title in row["default_of"] if "@" not in title]
     if not servers:
         return ""
-    return f", which {listed(servers)} {'runs' if len(servers) == 1 else 'run'} by default,"
+    return f" (which {listed(servers)} {'runs' if len(servers) == 1 else 'run'} by default)"

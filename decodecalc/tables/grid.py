@@ -61,7 +61,7 @@ def _answer(rows: Sequence[dict[str, Any]]) -> str:
     mine = [r for r in rows if (r["engine"], r["version"]) == (first["engine"], first["version"])]
     who = first["engine"] + default_clause(first)
     if len(mine) > 1:
-        what = f"The share of the {first['sm_count']} SMs to which {who.rstrip(',')} gives work"
+        what = f"The share of the {first['sm_count']} SMs that get work from {who}"
         return sentence(ranging(what, mine, COVERAGE))
     launched, working, sms = first["launched_blocks"], first["working_blocks"], first["sm_count"]
     share = f"{min(working, sms)} of {sms} SMs ({percent(first['sm_coverage'])})"

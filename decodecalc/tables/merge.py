@@ -76,7 +76,7 @@ def _answer(rows: list[dict[str, Any]]) -> str:
     mine = [r for r in rows if (r["engine"], r["version"]) == (first["engine"], first["version"])]
     who = first["engine"] + default_clause(first)
     if len(mine) > 1:
-        what = f"The bytes of the partial states of {who.rstrip(',')} over the bytes of KV read"
+        what = f"The bytes of the partial states of {who} over the bytes of KV read"
         return sentence(ranging(what, mine, SHARE))
     if not first["partial_traffic_bytes"]:
         return f"{who} writes no partial states here, because it does not split the keys."

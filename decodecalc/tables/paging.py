@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def paging_table(request: Request, allocator_page: int | None, page_ids: str | None) -> Table:
     """One row per plan. A page size that the engine refuses raises GateError, with the multiple it needs."""
-    kv = replace(request.scenarios.kv, allocator_page_size=allocator_page)
-    ratio = allocator_ratio(kv)
+    ids = None if page_ids is None else parse_counts(page_ids, "--page-ids")
     rows: list[dict[str, Any]] = []
     refused: list[tuple[str, str]] = []
     notes: list[str] = []
@@ -29,6 +28,8 @@ def paging_table(request: Request, allocator_page: int | None, page_ids: str | N
         if not isinstance(item, Planned):
             refused.append((item.engine, item.reason))
             continue
+        kv = replace(item.plan.kv, allocator_page_size=allocator_page)
+        ratio = allocator_ratio(kv)
         rows.append(
             {
                 "engine": item.plan.engine,
@@ -41,15 +42,13 @@ def paging_table(request: Request, allocator_page: int | None, page_ids: str | N
                 **paging(item.plan, kv).to_dict(),
             }
         )
-    if page_ids is not None:
-        ids = parse_counts(page_ids, "--page-ids")
-        check_rows(len(ids) * ratio, "kernel pages", "give fewer --page-ids")
-        expanded = expand_page_ids(ids, ratio)
-        notes.append(f"the allocator's pages {ids} are the kernel's pages {expanded}")
-        for row in rows:
-            row["allocator_page_ids"], row["kernel_page_ids"] = ids, expanded
+        if ids is not None:
+            check_rows(len(ids) * ratio, "kernel pages", "give fewer --page-ids")
+            expanded = expand_page_ids(ids, ratio)
+            rows[-1].update(allocator_page_ids=ids, kernel_page_ids=expanded)
+            notes.append(f"the allocator's pages {ids} are the kernel's pages {expanded}")
     reasons, details = absent(refused)
-    notes = [*cautions(request), *notes, *reasons]
+    notes = [*cautions(request), *dict.fromkeys(notes), *reasons]
     return Table(
         "paging", request.inputs, rows, _columns(rows), request.heading, notes, answer=_answer(rows), details=details
     )
