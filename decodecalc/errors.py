@@ -17,7 +17,7 @@ class InputError(DecodecalcError, ValueError):
 
 
 class UnknownNameError(InputError):
-    """A model, GPU, engine or option that does not exist, with the nearest names that do."""
+    """A model, GPU, engine or option that does not exist, with the nearest names that do and what else would work."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], hint: str = "", nearest: Sequence[str] | None = None
@@ -30,11 +30,8 @@ class UnknownNameError(InputError):
         near = list(nearest or (spelled[k] for k in alike))
         shown = ", ".join(near) if near else ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
         lead = "did you mean" if near else "known"
-        super().__init__(
-            f"unknown {kind} {name[:80]!r}: {lead} {shown}?"
-            if near
-            else f"unknown {kind} {name[:80]!r}; {lead}: {shown}" + (f". {hint}" if hint else "")
-        )
+        guess = f": {lead} {shown}?" if near else f"; {lead}: {shown}{'.' if hint and not shown.endswith('…') else ''}"
+        super().__init__(f"unknown {kind} {name[:80]!r}{guess}" + (f" {hint}" if hint else ""))
         self.name, self.nearest = name, tuple(near)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from decodecalc.servers.policies import Place
 
 DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2560", "llama3-8b"
-DEFAULT_KV_DTYPE = "bf16"
+DEFAULT_KV_DTYPE, DEFAULT_PAGE = "bf16", 16
 
 
 class Layers(NamedTuple):
@@ -116,9 +116,8 @@ def resolve_batches(values: dict[str, Any]) -> list[Batch]:
 def resolve_kv(values: dict[str, Any], model: Model | None = None) -> KvCache:
     """The cache layout; without --kv-dtype the element type that the model's checkpoint declares, else bf16."""
     declared = None if model is None else model.kv_dtype
-    return KvCache(
-        values["kv_dtype"] or declared or DEFAULT_KV_DTYPE, values["page_size"], None, values["query_dtype"] or "bf16"
-    )
+    page = DEFAULT_PAGE if values["page_size"] is None else values["page_size"]
+    return KvCache(values["kv_dtype"] or declared or DEFAULT_KV_DTYPE, page, None, values["query_dtype"] or "bf16")
 
 
 def resolve_engines(name: str | None, default: str) -> list[str]:
@@ -182,13 +181,21 @@ class Request(NamedTuple):
         """What was asked, and which defaults filled the gaps."""
         s = self.scenarios
         name = self.layers.label + (f" TP {self.layers.tp}" if self.layers.tp > 1 else "")
-        kv = f"KV {s.kv.dtype}, page {s.kv.page_size}"
+        others = [f"{page} for {name}" for name, page in s.imposed_pages().items()]
+        kv = f"KV {s.kv.dtype}, page {s.kv.page_size}" + (f" ({', '.join(others)})" if others else "")
         lines = [f"{name} on {s.gpu.name} ({s.gpu.sm_count} SMs), {kv}"]
         if self.defaults:
             lines.append("defaults: " + ", ".join(self.defaults))
-        for option, engines in s.does_not_apply().items():
-            lines.append(f"option {option} has no effect on {', '.join(engines)}")
-        return lines + [f"warning: {w}" for w in self.warnings]
+        return lines
+
+    @property
+    def cautions(self) -> list[str]:
+        """What a user should know before the numbers are used: warnings, and options without an effect."""
+        without = self.scenarios.does_not_apply().items()
+        return [
+            *(f"warning: {w}" for w in self.warnings),
+            *(f"option {option} has no effect on {', '.join(engines)}" for option, engines in without),
+        ]
 
     def on_workload(self, path: str) -> tuple[Request, list[float]]:
         """The same request on the steps of a workload file, and their weights."""
@@ -225,6 +232,8 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     scenarios = make_scenarios(
         layers.layer_groups, batches, engines, gpu, kv, options, layers.model_kv_heads, server=server, place=place
     )
+    if values["page_size"] is None:
+        scenarios = scenarios.on_imposed_pages()
     check_plans(
         len(batches),
         sum(batch.size for batch in batches),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decodecalc.batch import Batch
@@ -85,6 +85,26 @@ class Scenarios:
     def options_of(self, policy: Policy) -> dict[str, Any]:
         """The options that this engine has, with the model-wide KV-head count where its rule asks for it."""
         return policy.own_options(self.options, self.model_kv_heads)
+
+    def on_imposed_pages(self) -> Scenarios:
+        """The same scenarios with every engine on pages that it takes, where only the size of the pages stops it."""
+        engines = []
+        for policy, version in self.engines:
+            pages = [
+                policy.imposed_page(group.geometry, self.kv, self.gpu, self.options_of(policy), version)
+                for group in self.layer_groups
+            ]
+            page = max((page for page in pages if page is not None), default=None)
+            engines.append((policy if page is None else policy.configured({}, page), version))
+        return replace(self, engines=tuple(engines))
+
+    def imposed_pages(self) -> dict[str, int]:
+        """Engines whose pages are not those of the cache's layout, with the keys of a page."""
+        return {
+            policy.name: policy.preset_page
+            for policy, _ in self.engines
+            if policy.preset_page not in (None, self.kv.page_size)
+        }
 
     def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
         """One plan. GateError when the engine refuses the scenario."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.analysis.traffic import INDEX_BYTES, index_key_bytes, sparse_counts
 from decodecalc.batch import Batch
 from decodecalc.errors import InputError
 from decodecalc.geometry import check_count
@@ -151,6 +152,19 @@ def cache_size(model: Model, kv: KvCache, *, tp: int = 1, dcp: int = 1, pp: int 
     )
     states = 0 if model.states is None else model.states.bytes_per_sequence(tp)
     return CacheSize(groups=groups, state_bytes=states, page_size=kv.page_size, context_ranks=dcp, stages=pp)
+
+
+def read_bytes(model: Model, kv: KvCache, context: int, *, tp: int = 1, dcp: int = 1, pp: int = 1) -> float:
+    """Bytes of the cache that one decode step reads for one sequence of `context` tokens, over all layers of one rank:
+    what the query token sees, each key once, with the index keys and the list of a sparse layer."""
+    total = 0.0
+    for group in model.shard(tp).layer_groups:
+        geo = group.geometry
+        seen = group.seen_batch(Batch.uniform(1, cdiv(context, dcp))).max_seq_len
+        entries, index_entries, indices = sparse_counts(geo, seen, 1)
+        index = index_entries * index_key_bytes(geo) + indices * INDEX_BYTES
+        total += group.layers * (entries * kv.bytes_per_key(geo) + index)
+    return total / pp
 
 
 def _group(group: LayerGroup, full: LayerGroup, kv: KvCache, tp: int, shared: frozenset[int]) -> GroupCache:

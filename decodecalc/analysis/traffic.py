@@ -197,12 +197,13 @@ def _traffic(
         query_bytes=whole(tokens * geo.q_heads * geo.head_dim * kv.query_element_bytes),
         output_bytes=tokens * geo.q_heads * geo.v_dim * output_bytes_per_element(kv),
         merge_worthwhile=moved_share <= WORTHWHILE_SHARE,
-        indexer_read_bytes=whole(index_entries * _index_key_bytes(geo)),
+        indexer_read_bytes=whole(index_entries * index_key_bytes(geo)),
         index_list_bytes=indices * INDEX_BYTES,
     )
 
 
-def _index_key_bytes(geo: Geometry) -> float:
+def index_key_bytes(geo: Geometry) -> float:
+    """Bytes of one index key of a sparse layer; 0 for other layers."""
     indexer = None if geo.gather is None else geo.gather.indexer
     return 0.0 if indexer is None else indexer.head_dim * DTYPE_BYTES[indexer.dtype] + indexer.scale_bytes
 

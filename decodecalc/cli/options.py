@@ -7,9 +7,19 @@ from typing import Any, TypeVar
 
 import click
 
+from decodecalc.cli.output import SORT, VERBOSE
 from decodecalc.request import DEFAULT_GPU
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _keep(where: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that leaves an option's value for `emit`."""
+
+    def keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        ctx.meta[where] = value
+
+    return keep
 
 
 def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -49,9 +59,9 @@ cache_options = _stack(
     click.option(
         "--page-size",
         type=int,
-        default=16,
-        show_default=True,
-        help="Keys that a page of the KV cache holds; 1 means an index for every key.",
+        default=None,
+        help="Keys that a page of the KV cache holds; 1 means an index for every key. "
+        "[default: 16, or what the engine needs]",
     ),
 )
 gpu_option = click.option(
@@ -119,6 +129,21 @@ output_options = _stack(
         "output",
         type=click.Path(dir_okay=False),
         help="Write to this file instead of standard output.",
+    ),
+    click.option(
+        "--sort",
+        metavar="COLUMN",
+        expose_value=False,
+        callback=_keep(SORT),
+        help="Sort the rows by this column, the least first; -COLUMN sorts the greatest first.",
+    ),
+    click.option(
+        "--verbose",
+        "-v",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep(VERBOSE),
+        help="Show every note below the table.",
     ),
 )
 scenario_options = _stack(layer_options, gpu_option, engine_options, batch_options, cache_options)

@@ -56,10 +56,9 @@ MAX_BYTES = 1 << 20
     metavar="FILE",
     help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Show every reason for and against every backend, with its source.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Also write the answer as one self-contained HTML page.")
 @output_options
-def command(command: str, format_: str, output: str | None, html: str | None, verbose: bool, **values: Any) -> None:
+def command(command: str, format_: str, output: str | None, html: str | None, **values: Any) -> None:
     """Read a serve command and say what it runs, how fast it is, what fits and what to change.
 
     COMMAND is the command itself in quotes, a file that holds it (a shell script, a docker-compose file or a Kubernetes
@@ -85,7 +84,7 @@ def command(command: str, format_: str, output: str | None, html: str | None, ve
     )
     if html is not None:
         write_text(serve_page(found), html)
-    emit(serve_table(found, verbose), format_, output)
+    emit(serve_table(found), format_, output)
 
 
 def _text(command: str) -> str:

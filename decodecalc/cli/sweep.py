@@ -10,7 +10,7 @@ import click
 from decodecalc.cli.progress import Bars
 from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError, UnknownNameError
-from decodecalc.request import DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_GPU, DEFAULT_MODEL, resolve_opts
+from decodecalc.request import DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_PAGE, resolve_opts
 from decodecalc.units import parse_counts, parse_shard
 
 
@@ -52,7 +52,9 @@ from decodecalc.units import parse_counts, parse_shard
 @click.option(
     "--kv-dtype", default="bf16", show_default=True, help="Element types of the KV cache, separated by commas."
 )
-@click.option("--page-size", default="16", show_default=True, help="Page sizes of the KV cache, in keys.")
+@click.option(
+    "--page-size", default=None, help="Page sizes of the KV cache, in keys. [default: 16, or what the engine needs]"
+)
 @click.option("--splits", default=None, help="Split counts to try, for engines that let the user set the split count.")
 @click.option(
     "--opt",
@@ -196,7 +198,8 @@ def _axes(values: dict[str, Any]) -> Any:
         contexts=tuple(parse_counts(values["context"], "--context", 1 << 20)),
         q_lens=tuple(parse_counts(values["q_len"], "--q-len")),
         kv_dtypes=tuple(n.strip() for n in values["kv_dtype"].split(",") if n.strip()),
-        page_sizes=tuple(parse_counts(values["page_size"], "--page-size")),
+        page_sizes=tuple(parse_counts(values["page_size"] or str(DEFAULT_PAGE), "--page-size")),
+        own_pages=values["page_size"] is None,
         splits=tuple(parse_counts(values["splits"], "--splits")) if values["splits"] else (),
         options=tuple(options.items()),
         eager=values["eager"],

@@ -58,6 +58,8 @@ class Advice(Shown):
     """The engine."""
     setting: str | None = None
     """What to type; None where the default stays."""
+    splits: int | None = None
+    """Splits of a request that it asks for; None where the default stays."""
     server: str | None = None
     """The server that takes it; None where only a caller of the library can pass it."""
     now_s: float | None = None
@@ -120,6 +122,7 @@ class Adviser:
             return Advice(engine=name, now_s=total, sentence=why)
         needed = max(max(trusted), WORTH)
         tried: dict[str, tuple[float, list[Prediction]]] = {}
+        values: dict[str, int] = {}
         for value in setting.checked:
             longest = max(step.batch.max_seq_len for step in steps)
             pages = max(cdiv(longest, value * self.kv.page_size), 1)
@@ -128,7 +131,8 @@ class Adviser:
             except DecodecalcError:
                 continue
             if then is not None:
-                tried[setting.text.format(splits=value, pages=pages)] = (_total(steps, then), then)
+                text = setting.text.format(splits=value, pages=pages)
+                tried[text], values[text] = (_total(steps, then), then), value
         listed = tuple((text, seconds) for text, (seconds, _) in tried.items())
         best = min(tried, key=lambda text: tried[text][0], default=None)
         if best is None or tried[best][0] * (1 + needed) >= total:
@@ -153,6 +157,7 @@ class Adviser:
         return Advice(
             engine=name,
             setting=best,
+            splits=values[best],
             server=setting.server,
             now_s=total,
             then_s=then_s,

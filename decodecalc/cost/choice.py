@@ -65,6 +65,8 @@ class Regret(Shown):
     flag: str | None = None
     """The text of the server's setting that is advised for this step alone (`cost.advice`); None where the default is
     to stay, or where no advice can be given."""
+    flag_splits: int | None = None
+    """Splits of a request that this setting asks for."""
     flag_s: float | None = None
     """Time of the engine's own kernel with that setting."""
     flag_times: tuple[tuple[str, float], ...] = ()
@@ -256,6 +258,7 @@ class _Regrets:
             regret=rule / self.best.total_s,
             own_s=own,
             flag=advice.setting,
+            flag_splits=advice.splits,
             flag_s=advice.then_s,
             flag_times=advice.tried,
         )

@@ -166,6 +166,22 @@ class Policy:
         vendors = tuple(vendor.lower() for vendor in self.traits.vendors)
         return tuple(replace(one, devices=vendors) if ANY_DEVICE in one.devices else one for one in found)
 
+    def imposed_page(
+        self,
+        geo: Geometry,
+        kv: KvCache,
+        gpu: Gpu,
+        options: Mapping[str, Any] | EngineOptions | None = None,
+        version: str | None = None,
+    ) -> int | None:
+        """The keys of a page that the version needs for this layer where only the size of the cache's pages speaks
+        against it; None where it takes the pages as they are, or where more speaks against it."""
+        missed = [(one, one.against(geo, self.cache_of(kv), gpu)) for one in self.takes(version, options)]
+        if not all(codes for _, codes in missed):
+            return None
+        pages = [one.page_sizes.near(kv.page_size) for one, codes in missed if codes == ["page_size"]]
+        return min((page for page in pages if page is not None), default=None)
+
     def check_taken(self, geo: Geometry, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion) -> None:
         """GateError where no combination takes the layer, for what `launches` has let through."""
         admit(self.name, version.name, self.combinations(options, version), geo, kv, gpu)

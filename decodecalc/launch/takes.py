@@ -56,6 +56,15 @@ class Numbers:
             return False
         return within and number % self.step == 0 and not (self.powers_of_2 and number & (number - 1))
 
+    def near(self, number: int) -> int | None:
+        """The least of them that `number` becomes when it is doubled, else the greatest listed one; None for none.
+
+        >>> only(64).near(16), Numbers(step=32).near(16), only(8).near(16)
+        (64, 32, 8)
+        """
+        doubled = (number << k for k in range(16))
+        return next((n for n in doubled if n in self), max(self.listed, default=None))
+
     def __str__(self) -> str:
         if self.listed:
             return ", ".join(map(str, self.listed))

@@ -52,7 +52,7 @@ def load_model(spec: str | Path | Mapping[str, Any]) -> Model:
         from decodecalc.models.hub import read_cached_config
 
         return model_from_config(read_cached_config(text), name=text, source=f"Hugging Face cache: {text}")
-    raise UnknownNameError("model", text, zoo_names(), "a path to a config.json works too")
+    raise UnknownNameError("model", text, zoo_names(), "For any other model, give the path of its config.json.")
 
 
 def _exists(path: Path) -> bool:

@@ -51,6 +51,12 @@ def find_entry(name: str) -> ZooEntry | None:
     return None if known is None else _entry(known)
 
 
+def matching_entries(text: str) -> list[ZooEntry]:
+    """The entries whose name, alias or repo id holds the text, letter case ignored, in the zoo's order."""
+    wanted = text.strip().lower()
+    return [e for e in zoo_entries() if any(wanted in key.lower() for key in (e.name, e.repo, *e.aliases))]
+
+
 def _entry(name: str) -> ZooEntry:
     raw = _data()["models"][name]
     source = _data()["sources"][raw["source"]]

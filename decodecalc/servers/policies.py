@@ -227,11 +227,10 @@ def marks(place: Place) -> dict[tuple[str, str], list[Mark]]:
 
 
 def unplanned(place: Place) -> list[str]:
-    """A sentence for every server whose own choice for a layer group here is a kernel that no policy plans."""
-    out: dict[str, None] = {}
+    """Lines for the servers whose own choice on these layers is a kernel that no policy plans."""
+    found: dict[str, list[str]] = {}
     for server, group, answer in place.own_choices:
         if answer is not None and answer.refused is None and answer.engine is None:
-            kernel = f" ({answer.kernel})" if answer.kernel else ""
-            name = f"{TITLES[server]} {answer.version}"
-            out[f"{name} runs {answer.backend}{kernel} on {group.name} layers here, which no policy plans."] = None
-    return list(out)
+            kernel = f" ({answer.kernel})" if answer.kernel and answer.kernel != answer.backend else ""
+            found.setdefault(f"{TITLES[server]} {answer.version} runs {answer.backend}{kernel}", []).append(group.name)
+    return [f"{runs} on {' and '.join(names)} layers here, which no policy plans." for runs, names in found.items()]

@@ -8,7 +8,7 @@ numbered in the order family, batch, context, query tokens. A shard is a contigu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,10 +57,12 @@ class Axes:
     """Engine options as (name, value); each engine takes those that it has."""
     eager: bool | None = None
     """Plan without CUDA graphs, or (False) with them; None takes each engine's own defaults."""
+    own_pages: bool = False
+    """Whether an engine that takes none of these pages gets pages that it takes."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if f.name != "eager" and not getattr(self, f.name) and f.name not in ("splits", "options"):
+            if f.name not in ("splits", "options", "eager", "own_pages") and not getattr(self, f.name):
                 raise InputError(f"axis {f.name} is empty")
         for name in ("batches", "contexts", "q_lens"):
             if min(getattr(self, name)) < 1:
@@ -113,10 +115,14 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
                 for policy, version, kv in _policies(axes, model, tp, gpu, caches, skipped):
                     for splits, options in _options(axes, policy, rank.model_kv_heads):
                         for group in rank.layer_groups:
+                            cache = policy.cache_of(kv)
+                            if axes.own_pages:
+                                page = policy.imposed_page(group.geometry, kv, gpu, options, version)
+                                cache = cache if page is None else replace(cache, page_size=page)
                             found.append(
                                 Family(
                                     len(found), model.name, tp, group, gpu, policy, policy.version(version),
-                                    policy.cache_of(kv), options, splits,
+                                    cache, options, splits,
                                 )
                             )  # fmt: skip
     if not found:

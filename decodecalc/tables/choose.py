@@ -7,33 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
-from decodecalc.cost.advice import Adviser, ServedStep
+from decodecalc.cost.advice import Advice, Adviser, ServedStep
 from decodecalc.cost.choice import Choice, Regret, choose
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.token import sum_layers
 from decodecalc.cost.variants import BUNDLED
 from decodecalc.errors import DecodecalcError
 from decodecalc.models import LayerGroup
-from decodecalc.tables.memory import capacity_notes
+from decodecalc.tables.columns import scenario_columns
+from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
+from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import because
+from decodecalc.tables.text import absent, counted, sentence
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.request import Request
     from decodecalc.scenario import Scenarios
 
-NOTES = (
-    "Times are for one layer. S* is the smallest split count whose first wave covers every SM. S_opt is the split "
-    "count "
-    "of least predicted time for the bundled kernel, which takes the time at S_opt.",
-    "engine's splits is the count that the engine's own rule picks. rule's time is that of the bundled kernel launched "
-    "by this rule, and regret is the rule's time divided by the time at S_opt.",
-    "engine's time is that of the engine's own kernel; it is missing where that kernel was not calibrated on this GPU.",
-    "setting is what to pass to the server for this step alone, and new time is the engine's time with it. A setting "
-    "is "
-    "shown only where its values were timed on a GPU and the gain exceeds the error of two predictions' ratio.",
-)
 FEW_ENGINES = 3  # up to this many, the sentences say of every engine what can be advised, not only what should be set
 
 
@@ -55,7 +46,8 @@ def choose_table(
     weighted = {batch: weight / sum(given) for batch, weight in zip(s.batches, given)}
     known = load_calibration(calibration, s.gpu)
     rows: list[dict[str, Any]] = []
-    notes: list[str] = []
+    verdicts: list[str] = []
+    refused: list[tuple[str, str]] = []
     for group in s.layer_groups:
         for batch in s.batches:
             seen = group.seen_batch(batch)
@@ -74,8 +66,10 @@ def choose_table(
             )
             head = _head(group, batch, found)
             rows += _curve_rows(head, found) if curve else [_row(head, r) for r in found.regrets if not r.refused]
-            notes += [_verdict(group, batch, found)]
-            notes += [f"not shown: {because(r.engine, r.refused)}" for r in found.regrets if r.refused]
+            verdicts.append(_verdict(group, batch, found, len(s.layer_groups) * len(s.batches) > 1))
+            refused += [(r.engine, r.refused) for r in found.regrets if r.refused]
+    advised: dict[str, Advice] = {}
+    answer = verdicts[0]
     if not curve:
         steps = [
             ServedStep(
@@ -86,43 +80,85 @@ def choose_table(
         ]
         adviser = Adviser(kv=s.kv, gpu=s.gpu, calibration=known, options=s.options, l2=l2, library=library)
         advised = _advice(s, adviser, steps)
-        notes = [*advised.values(), *notes]
+        mark_defaults(request, rows)
+        answer = _answer(rows, advised) if rows else answer
         for row in rows:
-            row["advice"] = advised.get(row["engine"])
-        notes += [f"not shown: {because(engine, reason)}" for engine, _, reason in s.excluded]
-    lines = [
-        f"The L2 is {l2} and kernels are launched from a CUDA graph; calibration: {known.label_of(BUNDLED)}",
-        *capacity_notes(request),
+            known_advice = advised.get(row["engine"])
+            row["advice"] = None if known_advice is None else known_advice.sentence
+        refused += [(engine, reason) for engine, _, reason in s.excluded]
+    set_now = [a.sentence for a in advised.values() if a.setting is not None or len(s.engines) <= FEW_ENGINES]
+    caches = [] if curve else _caches(s, adviser, steps)
+    reasons, details = absent(refused)
+    label = known.label_of(BUNDLED)
+    notes = [
+        *cautions(request),
+        *(text for text in set_now if text.partition(": ")[2] not in answer),
+        *caches,
+        *(verdict for verdict in verdicts if verdict != answer),
+        *reasons,
+        f"The L2 is {l2} and kernels are launched from a CUDA graph; calibration: {label}",
     ]
-    inputs = {**request.inputs, "l2": l2, "calibration": known.label_of(BUNDLED)}
-    columns = _curve_columns() if curve else _columns(rows)
     return Table(
-        "choose", inputs, rows, columns, request.heading, [*dict.fromkeys(notes), *lines, *(() if curve else NOTES)]
+        "choose",
+        {**request.inputs, "l2": l2, "calibration": label},
+        rows,
+        _curve_columns() if curve else _columns(rows),
+        request.heading,
+        list(dict.fromkeys(notes)),
+        None if curve else _in_order(rows),
+        answer=answer,
+        details=details,
     )
 
 
-def _advice(s: Scenarios, adviser: Adviser, steps: Sequence[ServedStep]) -> dict[str, str]:
-    """What to set for all steps together, by engine. Of many engines only those that a server can be told about."""
-    found: dict[str, str] = {}
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a server runs first, then by the time of the engines' own kernels, where it is known."""
+    return in_order(rows, lambda r: (r["own_kernel_s"] is None, r["own_kernel_s"] or r["rule_s"]))
+
+
+def _answer(rows: list[dict[str, Any]], advised: dict[str, Advice]) -> str:
+    """What to set for the engine that a server runs here (or for the only one), or for another that gains by it."""
+    first = _in_order(rows)[0]
+    mine = advised.get(first["engine"])
+    others = [a for a in advised.values() if a.setting is not None and a is not mine]
+    best = min(others, key=lambda a: (a.then_s or 0.0) / (a.now_s or 1.0), default=None)
+    gains = [] if best is None else [sentence(best.sentence)]
+    if mine is None:
+        return " ".join(gains) or f"No advice can be given for {first['engine']}."
+    if mine.setting is not None:
+        return sentence(mine.sentence)
+    why = mine.sentence.removeprefix(f"{mine.engine}: ")
+    return " ".join([sentence(f"{mine.engine}{default_clause(first)}: {why}"), *gains])
+
+
+def _advice(s: Scenarios, adviser: Adviser, steps: Sequence[ServedStep]) -> dict[str, Advice]:
+    """What to set for all steps together, by engine; without those that refuse a step."""
+    found: dict[str, Advice] = {}
     for policy, version in s.engines:
         mine = replace(adviser, options=s.options_of(policy))
         try:
             advice = mine.setting(policy, version, steps)
         except DecodecalcError:  # the engine refuses a step: its rows say why
             continue
-        sentences = [advice.sentence] if advice.needed is not None or len(s.engines) <= FEW_ENGINES else []
-        cache = mine.cache(policy, version, steps) if len(s.engines) <= FEW_ENGINES else None
-        if sentences or cache:
-            found[policy.name] = ". ".join([*sentences, *([cache] if cache else [])])
+        found.setdefault(policy.name, advice)
     return found
 
 
-def _verdict(group: LayerGroup, batch: Batch, found: Choice) -> str:
+def _caches(s: Scenarios, adviser: Adviser, steps: Sequence[ServedStep]) -> list[str]:
+    """What another type of the cache would change, where few engines were asked for."""
+    if len(s.engines) > FEW_ENGINES:
+        return []
+    found = [replace(adviser, options=s.options_of(p)).cache(p, version, steps) for p, version in s.engines]
+    return [text for text in found if text]
+
+
+def _verdict(group: LayerGroup, batch: Batch, found: Choice, several: bool) -> str:
     layers = "" if group.name == "all" else f"{group.name} layers, "
+    where = f"{layers}batch {batch.size}, {batch.max_seq_len} keys: " if several else ""
     return (
-        f"{layers}batch {batch.size}, {batch.max_seq_len} keys: S* {found.s_star} "
-        f"takes {human_seconds(found.s_star_s)}, S_opt {found.s_opt} ({found.split_keys} keys in a split) takes "
-        f"{human_seconds(found.total_s)}, and one split takes {human_seconds(found.unsplit_s)}; kernel: {found.variant}"
+        f"{where}S_opt is {counted(found.s_opt, 'split')} of {found.split_keys} keys and takes "
+        f"{human_seconds(found.total_s)} a layer; S* is {found.s_star} and takes {human_seconds(found.s_star_s)}, and "
+        f"one split takes {human_seconds(found.unsplit_s)} (bundled kernel: {found.variant})."
     )
 
 
@@ -159,6 +195,7 @@ def _row(head: dict[str, Any], r: Regret) -> dict[str, Any]:
         "regret": r.regret,
         "own_kernel_s": r.own_s,
         "flag": r.flag,
+        "flag_splits": r.flag_splits,
         "flag_s": r.flag_s,
         "saves_s_per_token": _saving(head["layers"], r),
     }
@@ -188,22 +225,19 @@ def _times(value: float) -> str:
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
-    groups = len({row["layer_group"] for row in rows}) > 1
     return [
-        Column("engine", "engine", align="left", rank=0),
-        *([Column("layer_group", "layers", align="left")] if groups else []),
-        Column("batch", "batch"),
-        Column("context", "keys"),
-        Column("s_star", "S*"),
-        Column("s_opt", "S_opt"),
-        Column("s_opt_s", "time at S_opt", human_seconds),
-        Column("splits_live", "engine's splits", rank=0),
+        *scenario_columns(rows, more=default_columns(rows)),
+        Column("splits_live", "S now", rank=0),
+        Column("flag_splits", "S to set", rank=0),
+        Column("own_kernel_s", "time now", human_seconds, rank=0),
+        Column("flag_s", "time then", human_seconds, rank=0),
+        Column("flag", "setting", align="left", below=True),
+        Column("saves_s_per_token", "saved per token", human_seconds),
+        Column("s_star", "S*", rank=2),
+        Column("s_opt", "S_opt", rank=2),
+        Column("s_opt_s", "time at S_opt", human_seconds, rank=2),
         Column("rule_s", "rule's time", human_seconds, rank=3),
-        Column("regret", "regret", _times, rank=2),
-        Column("own_kernel_s", "engine's time", human_seconds, rank=0),
-        Column("flag", "setting", align="left", rank=0),
-        Column("flag_s", "new time", human_seconds, rank=0),
-        Column("saves_s_per_token", "saved per token", human_seconds, rank=0),
+        Column("regret", "regret", _times, rank=3),
     ]
 
 
@@ -212,9 +246,9 @@ def _curve_columns() -> list[Column]:
         Column("layer_group", "layers", align="left"),
         Column("batch", "batch"),
         Column("context", "keys"),
-        Column("splits", "splits"),
+        Column("splits", "splits", rank=0),
         Column("split_keys", "keys per split"),
-        Column("total_s", "time", human_seconds),
+        Column("total_s", "time", human_seconds, rank=0),
         Column("over_best", "time / best time", _times),
-        Column("is_s_opt", "S_opt", lambda v: "<-" if v else "", align="left"),
+        Column("is_s_opt", "S_opt", lambda v: "<-" if v else "", align="left", rank=0),
     ]

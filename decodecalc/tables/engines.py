@@ -8,8 +8,6 @@ from decodecalc.engines import engine_names, load_policy, split_version
 from decodecalc.launch.policy import Policy
 from decodecalc.tables.table import Column, Table
 
-WIDTH = 100  # columns of the rule and of the sources
-
 
 def _newest(names: list[str]) -> str:
     return names[0] + (f" and {len(names) - 1} older" if len(names) > 1 else "")
@@ -33,21 +31,20 @@ def engines_table() -> Table:
             }
         )
     columns = [
-        Column("engine", "engine", align="left"),
-        Column("versions", "newest version", _newest, align="left"),
-        Column("word_for_split", "name for a split", align="left"),
-        Column("split_flag", "split flag", align="left"),
+        Column("engine", "engine", align="left", rank=0),
         Column("title", "what it is", align="left"),
+        Column("versions", "newest version", _newest, align="left", rank=2),
+        Column("word_for_split", "name for a split", align="left", rank=2),
+        Column("split_flag", "split flag", align="left", below=True),
     ]
-    return Table(
-        "engines", {}, rows, columns, notes=["`decodecalc engines NAME` shows an engine's rule, sources and options."]
-    )
+    flags = sum(row["split_flag"] is not None for row in rows)
+    answer = f"{len(rows)} engines are known; {flags} of them let the user set a split count."
+    notes = ["`decodecalc engines NAME` shows an engine's rule, versions, sources and options."]
+    return Table("engines", {}, rows, columns, notes=notes, answer=answer)
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    from textwrap import wrap
-
-    return wrap(" ".join(text.split()), WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def _text(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _versions(policy: Policy) -> list[str]:
@@ -55,7 +52,7 @@ def _versions(policy: Policy) -> list[str]:
     lines = []
     for v in policy.versions:
         covers = f" ({v.covers[0]} to {v.covers[1]})" if v.covers and v.covers[0] != v.covers[1] else ""
-        lines += _wrapped(f"version {v.name}{covers}" + (f": {v.note}" if v.note else ""), "  ")
+        lines.append(_text(f"version {v.name}{covers}" + (f": {v.note}" if v.note else "")))
     return lines
 
 
@@ -67,17 +64,17 @@ def _sources(policy: Policy) -> list[str]:
     lines = []
     for source, names in groups.items():
         text = source.replace("VERSION", names[0] if len(names) == 1 else "of that release")
-        lines += _wrapped(f"read from{f' ({names[0]})' if len(groups) > 1 else ''}: {text}", "  ")
+        lines.append(_text(f"read from{f' ({names[0]})' if len(groups) > 1 else ''}: {text}"))
     return lines
 
 
 def _takes(policy: Policy, version: str | None) -> list[str]:
     """What the version takes with its default options, one entry per combination."""
     name = policy.version(version).name
-    lines = [f"version {name} takes, with its default options:"]
-    for one in policy.takes(version):
-        lines += ["  " + line for line in _wrapped(f"- {one}", "  ")]
-    return lines
+    return [
+        f"version {name} takes, with its default options:",
+        *(f"  - {_text(str(one))}" for one in policy.takes(version)),
+    ]
 
 
 def engine_table(spec: str) -> Table:
@@ -98,14 +95,12 @@ def engine_table(spec: str) -> Table:
                 "help": f.metadata.get("help"),
             }
         )
-    heading = [f"{policy.name}: {policy.title}", "", *_wrapped(policy.rule), "", *_versions(policy), ""]
-    heading += [*_takes(policy, version), ""]
-    heading += _sources(policy)
+    heading = ["", _text(policy.rule), "", *_versions(policy), "", *_takes(policy, version), "", *_sources(policy)]
     columns = [
-        Column("option", "option", align="left"),
-        Column("kind", "kind", align="left"),
-        Column("default", "default", align="left"),
-        Column("engine_flag", "the engine's flag", align="left"),
+        Column("option", "option", align="left", rank=0),
+        Column("kind", "kind of value", align="left", rank=2),
+        Column("default", "default", align="left", rank=0),
+        Column("engine_flag", "engine's flag", align="left", below=True),
         Column("help", "help", align="left"),
     ]
     inputs = {
@@ -123,4 +118,6 @@ def engine_table(spec: str) -> Table:
         ],
     }
     notes = () if rows else (f"{policy.name} has no options",)
-    return Table("engines", inputs, rows, columns, heading, notes)
+    newest = policy.version(version).name
+    answer = f"{policy.name} is the policy of {policy.title}; its rule for version {newest} follows."
+    return Table("engines", inputs, rows, columns, heading, notes, answer=answer)

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from decodecalc.analysis.explain import ExplainedStep, explain
+from decodecalc.analysis.occupancy import occupancy
+from decodecalc.analysis.traffic import traffic
 from decodecalc.scenario import Planned
-from decodecalc.tables.table import Table
+from decodecalc.tables.table import Table, percent
+from decodecalc.tables.text import counted, sentence
+from decodecalc.units import human_bytes
 
 if TYPE_CHECKING:
     from decodecalc.request import Request
@@ -26,8 +30,10 @@ def stories(request: Request) -> Iterator[tuple[Planned, tuple[ExplainedStep, ..
 
 def explain_text(request: Request, markdown: bool = False) -> str:
     """The stories as text of at most 100 columns, or as Markdown."""
-    out = list(request.heading)
-    for item, steps in stories(request):
+    found = list(stories(request))
+    answer = [f"**{_answer(found[0][0])}**", ""] if markdown else [_answer(found[0][0])]
+    out = [*answer, *request.heading, *request.cautions]
+    for item, steps in found:
         name = f"{item.plan.engine} {item.plan.version}, {item.layer_group.name} layers ({item.layer_group.layers})"
         out += ["", f"## {name}" if markdown else name]
         for step in steps:
@@ -39,8 +45,21 @@ def explain_text(request: Request, markdown: bool = False) -> str:
     return "\n".join(out) + "\n"
 
 
+def _answer(item: Planned) -> str:
+    """What one layer of the first plan launches and reads."""
+    plan, layers = item.plan, item.layer_group.layers
+    o, moved = occupancy(plan), traffic(plan)
+    covered = f"{min(o.working_blocks, o.sm_count)} of {o.sm_count} SMs ({percent(o.sm_coverage)})"
+    text = (
+        f"{plan.engine} launches {counted(o.launched_blocks, 'block')}, which keep {covered} busy, and reads "
+        f"{human_bytes(moved.kv_read_bytes)} of KV in a layer"
+    )
+    return sentence(f"{text}, {human_bytes(moved.kv_read_bytes * layers)} in {layers} layers" if layers > 1 else text)
+
+
 def explain_table(request: Request) -> Table:
     """One row per line of every story."""
+    found = list(stories(request))
     rows = [
         {
             "engine": item.plan.engine,
@@ -52,8 +71,8 @@ def explain_table(request: Request) -> Table:
             "title": step.title,
             "text": line,
         }
-        for item, steps in stories(request)
+        for item, steps in found
         for step in steps
         for line in step.lines
     ]
-    return Table("explain", request.inputs, rows)
+    return Table("explain", request.inputs, rows, answer=_answer(found[0][0]))

@@ -6,6 +6,7 @@ from decodecalc.cost.load import kernels_of
 from decodecalc.cost.parameters import EXTRAPOLATED, FITTED, MEASURED
 from decodecalc.gpus import gpu_fields, gpu_names, load_gpu
 from decodecalc.tables.table import Column, Table, cell
+from decodecalc.tables.text import listed
 from decodecalc.units import human_bytes, human_rate
 
 
@@ -32,26 +33,26 @@ def gpus_table() -> Table:
         return str(len(value))
 
     columns = [
-        Column("name", "name", align="left"),
-        Column("architecture", "architecture", align="left"),
-        Column("sm_count", "SMs"),
-        Column("memory_bytes", "memory", human_bytes),
-        Column("hbm_bytes_per_s", "bandwidth", human_rate),
+        Column("name", "name", align="left", rank=0),
+        Column("architecture", "architecture", align="left", rank=2),
+        Column("sm_count", "SMs", rank=0),
+        Column("memory_bytes", "memory", human_bytes, rank=0),
+        Column("hbm_bytes_per_s", "bandwidth", human_rate, rank=0),
         Column("l2_bytes", "L2", human_bytes),
         Column("tensor_bf16_flop_per_s", "bf16 TFLOP/s", tera),
         Column("tensor_fp8_flop_per_s", "fp8 TFLOP/s", tera),
-        Column("ridge_bf16_flop_per_byte", "ridge FLOP/B", lambda v: f"{v:.0f}"),
-        Column("kernels_measured", "measured", count, rank=2),
-        Column("kernels_fitted", "fitted", count, rank=2),
-        Column("kernels_extrapolated", "extrapolated", count, rank=2),
+        Column("ridge_bf16_flop_per_byte", "ridge FLOP/B", lambda v: f"{v:.0f}", rank=2),
+        Column("kernels_measured", "measured", count, rank=3),
+        Column("kernels_fitted", "fitted", count, rank=3),
+        Column("kernels_extrapolated", "extrapolated", count, rank=3),
     ]
+    measured = [row["name"] for row in rows if row["kernels_measured"]]
+    answer = f"{len(rows)} GPUs are known; kernels were timed on {listed(measured)}." if measured else ""
     notes = [
-        "Peaks are for dense matrices with FP32 accumulation. ridge is the FLOP per byte at which the bf16 peak and "
-        "the bandwidth are balanced. `decodecalc gpus NAME` shows the sources.",
-        "measured, fitted and extrapolated count the kernels whose time parameters were measured on that GPU, fitted "
-        "to public timings of it, or taken from another GPU. `decodecalc gpus NAME` lists them.",
+        "`decodecalc gpus NAME` shows every field of one GPU with its source. A JSON or TOML file describes any other.",
+        "Peaks are for dense matrices with FP32 accumulation.",
     ]
-    return Table("gpus", {}, rows, columns, notes=notes)
+    return Table("gpus", {}, rows, columns, notes=notes, answer=answer)
 
 
 def fields_table(name: str) -> Table:
@@ -96,4 +97,12 @@ def fields_table(name: str) -> Table:
         Column("alternatives", "other sources say", others, align="left"),
         Column("note", "note", align="left"),
     ]
-    return Table("gpus", {"gpu": name}, rows, columns, heading=[load_gpu(name).label])
+    gpu = load_gpu(name)
+    parts = [f"{gpu.sm_count} SMs"]
+    if gpu.memory_bytes is not None:
+        parts.append(f"{human_bytes(gpu.memory_bytes)} of memory")
+    if gpu.hbm_bytes_per_s is not None:
+        parts.append(f"{human_rate(gpu.hbm_bytes_per_s)} of bandwidth")
+    if gpu.l2_bytes is not None:
+        parts.append(f"{human_bytes(gpu.l2_bytes)} of L2")
+    return Table("gpus", {"gpu": name}, rows, columns, answer=f"{gpu.label} has {listed(parts)}.")

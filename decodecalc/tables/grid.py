@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.invariance import invariant_option, invariant_plan
@@ -10,70 +11,82 @@ from decodecalc.analysis.traffic import traffic
 from decodecalc.engines.registry import ALL, SERVED_HERE, engine_names
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.scenario import Planned, Refusal
-from decodecalc.tables.memory import capacity_notes
+from decodecalc.tables.columns import ranging, scenario_columns
+from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
+from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary
-from decodecalc.tables.text import because
+from decodecalc.tables.text import absent, counted, sentence
 
 if TYPE_CHECKING:
     from decodecalc.request import Request
-
-NOTES = (
-    "splits asked is the split count that the engine's rule asks for, splits launched is the count that the grid has, "
-    "and splits live is the count of those that have keys to read.",
-    "coverage is the share of the SMs that get a block with keys to compute on. S* is the smallest split count whose "
-    "first wave covers every SM; it need not be the fastest. S_opt is the count of least predicted time.",
-)
 
 
 def grid_table(request: Request) -> Table:
     """Every plan of the request as one row; engines that refuse the scenario come last, with the reason."""
     s = request.scenarios
-    cases: list[int] = []
+    cases: set[int] = set()
     rows: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
     for item in s.plans():
         if isinstance(item, Refusal):
             refused.append(_refused_row(item, s.gpu.sm_count))
         else:
-            cases.append(item.case)
+            cases.add(item.case)
             rows.append(_row(item))
-    _mark_defaults(request, rows)
+    mark_defaults(request, rows)
     if len(s.engines) > 1:
-        ranked = sorted(zip(cases, rows), key=lambda pair: (pair[0], _place_in_table(pair[1])))
-        rows = [r for _, r in ranked]
-    notes = [*NOTES, *capacity_notes(request)]
-    if any(r["default_of"] for r in rows):
-        notes.append("default of names the servers whose newest release chooses this engine here by itself.")
-    notes += _unplanned(request) + _further(request)
+        rows = in_order(rows, lambda row: -row["sm_coverage"])
+    closed, open_ = _gates(rows) if len(s.engines) <= 2 else ([], [])
+    reasons, details = absent((r["engine"], r["gates"][0]["reason"]) for r in refused)
+    notes = [*cautions(request), *closed, *_unplanned(request), *reasons, *_further(request)]
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
-    if len(set(cases)) == 1:
-        notes += _rereads(rows) + _extra_kernels(rows) + _invariance(rows)
-    if len(rows) <= 4 and len(s.engines) <= 2:
-        notes += [f"{r['engine']}: condition {g['name']} {_mark(g)}: {g['reason']}" for r in rows for g in r["gates"]]
-    notes += dict.fromkeys(f"not shown: {because(r['engine'], r['gates'][0]['reason'])}" for r in refused)
-    return Table("grid", request.inputs, rows + refused, _columns(rows), request.heading, notes, shown=rows)
+    if len(cases) == 1:
+        notes += _extra_kernels(rows) + _rereads(rows) + _invariance(rows)
+    return Table(
+        "grid",
+        request.inputs,
+        rows + refused,
+        _columns(rows),
+        request.heading,
+        list(dict.fromkeys(notes)),
+        rows,
+        answer=_answer(rows),
+        details=[*open_, *details],
+    )
 
 
-def _place_in_table(row: dict[str, Any]) -> tuple[bool, bool, float]:
-    """What a server was asked for comes first, then what servers run by themselves, then the rest by coverage."""
-    return not row["asked"], not row["default_of"], -row["sm_coverage"]
+def _answer(rows: Sequence[dict[str, Any]]) -> str:
+    """What the engine of the first row launches, in its only row or over all of them."""
+    first = rows[0]
+    mine = [r for r in rows if (r["engine"], r["version"]) == (first["engine"], first["version"])]
+    who = first["engine"] + default_clause(first)
+    if len(mine) > 1:
+        what = f"The share of the {first['sm_count']} SMs that get work from {who}"
+        return sentence(ranging(what, mine, COVERAGE))
+    launched, working, sms = first["launched_blocks"], first["working_blocks"], first["sm_count"]
+    share = f"{min(working, sms)} of {sms} SMs ({percent(first['sm_coverage'])})"
+    if working < launched:
+        text = f"{who} launches {counted(launched, 'block')}, of which {working} read keys, on {share}"
+    else:
+        text = f"{who} launches {counted(launched, 'block')} on {share}"
+    best, live = first["s_opt"], first["splits_live"]
+    if best is None or isinstance(live, list):
+        return sentence(text)
+    if best == live:
+        return sentence(f"{text}; a request has {counted(live, 'split')} with keys, as many as S_opt")
+    return sentence(f"{text}; a request has {counted(live, 'split')} with keys where S_opt is {best}")
 
 
-def _mark(gate: dict[str, Any]) -> str:
-    return "holds" if gate["passed"] else "does not hold"
-
-
-def _mark_defaults(request: Request, rows: list[dict[str, Any]]) -> None:
-    """Say in every row which servers run its engine by themselves, and whether --server asked for it."""
-    from decodecalc.servers.policies import marks
-
-    s = request.scenarios
-    found = marks(s.place) if s.place is not None else {}
-    first = set(s.first)
+def _gates(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """Conditions of the rows' plans that do not hold, and those that do, each said once."""
+    closed: dict[str, None] = {}
+    open_: dict[str, None] = {}
     for r in rows:
-        own = found.get((r["layer_group"], r["engine"]), [])
-        r["default_of"] = [m.title if m.version == r["version"] else f"{m.title} (@{m.version})" for m in own]
-        r["asked"] = (r["engine"], r["version"]) in first
+        for gate in r["gates"]:
+            words = "holds" if gate["passed"] else "does not hold"
+            line = f"{r['engine']}: condition {gate['name']} {words}: {gate['reason']}"
+            (open_ if gate["passed"] else closed)[line] = None
+    return list(closed), list(open_)
 
 
 def _unplanned(request: Request) -> list[str]:
@@ -244,33 +257,30 @@ def _flips(request: Request, rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[Column]:
-    def varies(key: str) -> bool:
-        return len({str(r.get(key)) for r in rows}) > 1
+COVERAGE = Column("sm_coverage", "coverage", percent, rank=0)
 
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     idle = any(r.get("working_blocks") != r.get("live_blocks") for r in rows)  # live, and outside the window
 
     def splits(value: Any) -> str:
         return summary(value) if isinstance(value, list) else cell(value)
 
-    columns = [Column("engine", "engine", align="left", rank=0)]
-    columns += [Column("asked", "", lambda v: "<-" if v else "", align="left")] if any(r["asked"] for r in rows) else []
-    marked = any(r["default_of"] for r in rows)
-    columns += [Column("default_of", "default of", lambda v: ", ".join(v), align="left")] if marked else []
-    columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
-    columns += [Column("batch", "batch"), Column("context", "keys")]
-    columns += [Column("q_len", "query tokens")] if varies("q_len") else []
+    marks = (
+        [Column("asked", "asked", lambda v: "<-" if v else "", align="left")] if any(r["asked"] for r in rows) else []
+    )
+    marks += default_columns(rows)
     return [
-        *columns,
+        *scenario_columns(rows, more=marks),
         Column("path", "path", align="left"),
         Column("grid", "grid", grid_text, align="left", rank=0),
         Column("launched_blocks", "blocks", rank=2),
         Column("live_blocks", "live blocks", rank=0),
         *([Column("working_blocks", "blocks in window", rank=0)] if idle else []),
-        Column("sm_coverage", "coverage", percent, rank=0),
+        COVERAGE,
         Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
-        Column("splits_requested", "splits asked", splits),
-        Column("splits_launched", "splits launched"),
+        Column("splits_requested", "splits asked", splits, rank=2),
+        Column("splits_launched", "splits launched", rank=2),
         Column("splits_live", "splits live", splits),
         Column("s_star", "S*", rank=0),
         *([Column("s_opt", "S_opt", rank=0)] if any(r["s_opt"] is not None for r in rows) else []),

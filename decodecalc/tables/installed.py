@@ -7,6 +7,7 @@ from typing import Any
 from decodecalc.drift import Outcome, Verdict, inspect_environment, inspect_path
 from decodecalc.drift.compare import DIFFERS
 from decodecalc.tables.table import Column, Table
+from decodecalc.tables.text import counted, listed
 
 SERVED_MODELS = ("llama3-8b", "deepseek-v3")  # grouped heads, and a latent
 MAX_VALUE = 160  # characters of an expected or found value in a note
@@ -33,9 +34,17 @@ def installed_table(path: str | None, gpu: str | None = None) -> tuple[Table, in
     ]
     where = path or "this interpreter's packages"
     heading = [f"The engines of {where} are compared with our policies by reading their sources; nothing is imported"]
+    differing = listed(dict.fromkeys(v.engine for v in verdicts if v.differences))
+    answer = f"No engine is installed in {where}."
+    if differing:
+        answer = f"What is installed differs from our policies of {differing}."
+    elif verdicts:
+        answer = (
+            f"No difference was found between what is installed and our policies of {counted(len(verdicts), 'engine')}."
+        )
     inputs = {"path": path}
     shown = [_summary(v) for v in verdicts]
-    table = Table("engines", inputs, rows, columns, heading, notes, shown=shown)
+    table = Table("engines", inputs, rows, columns, heading, notes, shown=shown, answer=answer)
     return table, 1 if any(v.differences for v in verdicts) else 0
 
 

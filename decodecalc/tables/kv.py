@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.analysis.memory import CacheSize, cache_size
+from decodecalc.analysis.memory import CacheSize, cache_size, read_bytes
 from decodecalc.errors import InputError
 from decodecalc.models import Model
 from decodecalc.tables.table import Column, Table
+from decodecalc.tables.text import counted, sentence
 from decodecalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -15,13 +17,7 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
 
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
-NOTES = (
-    "Bytes per token are those on one GPU, over the layers of the group that store keys. The cache of a window stops "
-    "growing when the window is full.",
-    "sequences is the number whose cache fits beside the weights, and tokens is their total. Partly used pages count "
-    "as "
-    "whole pages; padding between layer groups is not counted.",
-)
+PADDING = "A sequence takes whole pages. Padding between groups of layers, which some servers need, is not counted."
 
 
 def available_bytes(
@@ -52,32 +48,60 @@ def kv_table(
     size = cache_size(model, kv, tp=tp, dcp=dcp, pp=pp)
     most = model.max_position
     chosen = contexts or tuple(c for c in CONTEXTS if most is None or c <= most) or (most or CONTEXTS[0],)
-    rows = [_row(size, context, available) for context in chosen]
+    rows = [
+        {**_row(size, context, available), "read_step_bytes": read_bytes(model, kv, context, tp=tp, dcp=dcp, pp=pp)}
+        for context in chosen
+    ]
+    ranks = tp * pp
+    for row in rows:
+        row["sequence_all_ranks_bytes"] = row["sequence_bytes"] * ranks
     degrees = [f"{name} {n}" for name, n in (("TP", tp), ("DCP", dcp), ("PP", pp)) if n > 1]
     heading = [
         " ".join([model.name, *degrees]) + f" on {gpu.name}, KV {kv.dtype}, page {kv.page_size}",
         *_groups(size),
-        f"{size.token_bytes:.10g} bytes per token on each GPU"
-        + (f"; {size.growing_token_bytes:.10g} once the windows of a long sequence are full" if _bounded(size) else ""),
     ]
     if size.state_bytes:
         heading.append(f"{human_bytes(size.state_bytes)} of recurrent states per sequence")
+    notes = []
+    if available is not None and available <= 0:
+        notes.append("The weights leave no room for a cache on this GPU")
     copies = max(group.copies for group in size.groups)
     if copies > 1:
-        heading.append(
+        notes.append(
             f"{copies} ranks hold the same KV heads, so more tensor parallelism does not make the cache of a rank "
             f"smaller"
         )
-    notes = list(NOTES)
     if available is None:
         notes.append("How many sequences fit is not known, because the weights or the GPU's memory are not known")
-    elif available <= 0:
-        notes.append("The weights leave no room for a cache on this GPU")
-    else:
+    elif available > 0:
         tokens = f", which is room for {size.tokens(available) * dcp} tokens" if size.keeps_every_token else ""
-        notes.insert(0, f"{human_bytes(available)} of memory are left for the cache{tokens}")
+        notes.append(f"{human_bytes(available)} of memory are left for the cache{tokens}")
     everything = {**(inputs or {}), "cache": size.to_dict(), "available_bytes": available}
-    return Table("kv", everything, rows, _columns(), heading, notes)
+    answer = _answer(model.name, size, ranks, rows, available, gpu.name)
+    return Table("kv", everything, rows, _columns(ranks), heading, [*notes, PADDING], answer=answer)
+
+
+def _answer(
+    name: str, size: CacheSize, ranks: int, rows: Sequence[dict[str, Any]], available: float | None, gpu: str
+) -> str:
+    """Bytes of a token, and how many sequences of the context in the middle of the table fit."""
+    text = f"{name} stores {_token(size.token_bytes)} of KV for a token, over all layers"
+    text += f" of one GPU ({_token(size.token_bytes * ranks)} over all {ranks} GPUs)" if ranks > 1 else ""
+    if _bounded(size):
+        text += f", and {_token(size.growing_token_bytes)} once the windows of a long sequence are full"
+    row = rows[len(rows) // 2] if len(rows) > 1 else rows[0]
+    if available is None:
+        return sentence(f"{text}; a sequence of {row['context']} tokens takes {human_bytes(row['sequence_bytes'])}")
+    where = f"on {gpu}" if ranks == 1 else f"on {ranks} x {gpu}"
+    if available <= 0:
+        return sentence(f"{text}; the weights leave no room for a cache {where}")
+    fit = "fits" if row["sequences"] == 1 else "fit"
+    many = f"{counted(row['sequences'], 'sequence')} of {row['context']} tokens"
+    return sentence(f"{text}; {many} {fit} beside the weights {where}")
+
+
+def _token(value: float) -> str:
+    return f"{value:.10g} B" if value < 10_000 else human_bytes(value)
 
 
 def _bounded(size: CacheSize) -> bool:
@@ -92,8 +116,7 @@ def _groups(size: CacheSize) -> list[str]:
         heads = f"{group.kv_heads} KV head{'s' if group.kv_heads > 1 else ''} per rank"
         parts += [
             heads,
-            f"{group.key_bytes:.10g} B per token and layer",
-            f"{group.token_bytes:.10g} B per token over these layers",
+            f"a token stores {group.key_bytes:.10g} B in a layer and {group.token_bytes:.10g} B in all of them",
         ]
         if group.compress is not None:
             parts.append(f"one cache entry for every {group.compress} tokens")
@@ -113,10 +136,12 @@ def _row(size: CacheSize, context: int, available: float | None) -> dict[str, An
     }
 
 
-def _columns() -> list[Column]:
+def _columns(ranks: int) -> list[Column]:
     return [
-        Column("context", "context", rank=0),
-        Column("sequence_bytes", "bytes per sequence", human_bytes, rank=0),
+        Column("context", "tokens of a sequence", rank=0),
+        Column("sequence_bytes", "stored on one GPU", human_bytes, rank=0),
+        *([Column("sequence_all_ranks_bytes", "stored on all GPUs", human_bytes)] if ranks > 1 else []),
+        Column("read_step_bytes", "read a step on one GPU", human_bytes),
         Column("sequences", "sequences that fit", rank=0),
         Column("tokens", "tokens that fit"),
     ]

@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from decodecalc.request import Request
 
 
-def capacity_notes(request: Request) -> list[str]:
+def cautions(request: Request) -> list[str]:
+    """What to know before the numbers are used; the first notes of every table of launches and times."""
+    return [*request.cautions, *_capacity(request)]
+
+
+def _capacity(request: Request) -> list[str]:
     """A line where a step of the request stores more keys than the GPU has memory; none where all fit.
 
     Windows, shared caches and states count as the model has them; a layer given by hand is one layer.

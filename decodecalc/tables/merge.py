@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.traffic import WORTHWHILE_SHARE, traffic
 from decodecalc.scenario import Planned
+from decodecalc.tables.columns import ranging, scenario_columns
+from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
+from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table, percent
-from decodecalc.tables.text import because
+from decodecalc.tables.text import absent, listed, sentence
 from decodecalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -17,15 +20,10 @@ if TYPE_CHECKING:
 def merge_table(request: Request) -> Table:
     """Traffic of every plan for one layer, and for the layers of its group together (`_step`: one decode step)."""
     rows: list[dict[str, Any]] = []
-    notes = [
-        "A partial state is what one split leaves for one token and query head. Stage 1 writes the states of live "
-        "splits "
-        "and the merge reads them back; states / KV compares these bytes with the KV bytes that are read.",
-        "buffers / KV is the same ratio if every launched split were live. It is an upper bound and not traffic.",
-    ]
+    refused: list[tuple[str, str]] = []
     for item in request.scenarios.plans():
         if not isinstance(item, Planned):
-            notes.append(f"not shown: {because(item.engine, item.reason)}")
+            refused.append((item.engine, item.reason))
             continue
         plan, found = item.plan, traffic(item.plan)
         layers = item.layer_group.layers
@@ -37,6 +35,7 @@ def merge_table(request: Request) -> Table:
                 "layers": layers,
                 "batch": item.batch.size,
                 "context": item.batch.max_seq_len,
+                "q_len": item.batch.max_q_len,
                 "path": plan.path,
                 "splits_launched": plan.splits.launched,
                 "splits_live_max": max(plan.splits.live),
@@ -48,29 +47,60 @@ def merge_table(request: Request) -> Table:
                 "launches_step": len(plan.kernels) * layers,
             }
         )
-        if not found.merge_worthwhile:
-            notes.append(
-                f"{plan.engine} at {item.batch.max_seq_len} keys: partial states move {percent(found.partial_share)} "
-                f"of the KV bytes (over {percent(WORTHWHILE_SHARE)}), so fewer splits may be faster"
-            )
-    return Table("merge", request.inputs, rows, _columns(rows), request.heading, list(dict.fromkeys(notes)))
+    mark_defaults(request, rows)
+    shown = in_order(rows)
+    heavy = dict.fromkeys(r["engine"] for r in rows if not r["merge_worthwhile"])
+    reasons, details = absent(refused)
+    notes = [*cautions(request), *reasons]
+    if heavy:
+        notes.insert(
+            len(notes) - len(reasons),
+            f"fewer splits may be faster with {listed(heavy)}, whose partial states move more than "
+            f"{percent(WORTHWHILE_SHARE)} of the KV bytes in a row",
+        )
+    return Table(
+        "merge",
+        request.inputs,
+        rows,
+        _columns(rows),
+        request.heading,
+        notes,
+        shown,
+        answer=_answer(shown),
+        details=details,
+    )
+
+
+def _answer(rows: list[dict[str, Any]]) -> str:
+    first = rows[0]
+    mine = [r for r in rows if (r["engine"], r["version"]) == (first["engine"], first["version"])]
+    who = first["engine"] + default_clause(first)
+    if len(mine) > 1:
+        what = f"The bytes of the partial states of {who} over the bytes of KV read"
+        return sentence(ranging(what, mine, SHARE))
+    if not first["partial_traffic_bytes"]:
+        return f"{who} writes no partial states here, because it does not split the keys."
+    verdict = "so the merge is cheap" if first["merge_worthwhile"] else "so fewer splits may be faster"
+    return (
+        f"{who} writes and reads {human_bytes(first['partial_traffic_bytes'])} of partial states beside "
+        f"{human_bytes(first['kv_read_bytes'])} of KV in a layer ({percent(first['partial_share'])}), {verdict}."
+    )
+
+
+SHARE = Column("partial_share", "states / KV", percent, rank=0)
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
-    groups = len({r["layer_group"] for r in rows}) > 1
     return [
-        Column("engine", "engine", align="left"),
-        *([Column("layer_group", "layers", align="left")] if groups else []),
-        Column("batch", "batch"),
-        Column("context", "keys"),
-        Column("path", "path"),
-        Column("splits_live_max", "live splits"),
-        Column("partial_state_bytes", "bytes per state"),
-        Column("partial_written_bytes", "bytes written"),
-        Column("partial_read_bytes", "bytes read"),
-        Column("kv_read_bytes", "KV bytes"),
-        Column("partial_share", "states / KV", percent),
-        Column("partial_allocated_share", "buffers / KV", percent),
-        Column("kv_read_step_bytes", "KV per token", human_bytes),
-        Column("partial_traffic_step_bytes", "states per token", human_bytes),
+        *scenario_columns(rows, more=default_columns(rows)),
+        Column("path", "path", align="left", rank=2),
+        Column("splits_live_max", "splits live", rank=0),
+        Column("partial_state_bytes", "bytes per state", rank=2),
+        Column("partial_written_bytes", "states written", human_bytes),
+        Column("partial_read_bytes", "states read", human_bytes),
+        Column("kv_read_bytes", "KV read a layer", human_bytes, rank=0),
+        SHARE,
+        Column("partial_allocated_share", "buffers / KV", percent, rank=3),
+        Column("kv_read_step_bytes", "KV read a step", human_bytes),
+        Column("partial_traffic_step_bytes", "states a step", human_bytes),
     ]

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from decodecalc.kvcache import KvCache
 from decodecalc.models import load_model, zoo_entries
+from decodecalc.models.zoo import ZooEntry, find_entry, matching_entries
 from decodecalc.sanity import replication_lines
 from decodecalc.tables.table import Column, Table
-
-SPARSE_NOTES = (
-    "topk is the number of cache entries that a query token reads from a list. compress ratio is the number of tokens "
-    "that one entry of the list stands for.",
-    "indexer gives the indexer's query heads x the elements of an index key. The indexer reads every index key of the "
-    "sequence to make the list.",
-)
+from decodecalc.tables.text import counted, listed, sentence
 
 
-def zoo_table() -> Table:
-    """One row per model of the zoo."""
+def named_table(spec: str, tp: int) -> Table:
+    """The layers of the model that `spec` names, or the models of the zoo whose names hold it."""
+    if find_entry(spec) is None and "/" not in spec and not Path(spec).exists():
+        found = matching_entries(spec)
+        if found:
+            return zoo_table(found, spec)
+    return model_table(spec, tp)
+
+
+def zoo_table(entries: Sequence[ZooEntry] | None = None, matching: str | None = None) -> Table:
+    """One row per model: of `entries`, whose names hold `matching`, or of the whole zoo."""
     rows = []
-    for entry in zoo_entries():
+    for entry in zoo_entries() if entries is None else entries:
         model = load_model(entry.name)
         shown = model.layer_groups[0].geometry
         rows.append(
@@ -35,15 +41,28 @@ def zoo_table() -> Table:
                 "head_dim": shown.head_dim,
                 "valid_tp": model.valid_tp(),
                 "source": model.source,
+                "repo": entry.repo,
             }
         )
     columns = [
-        Column("name", "name", align="left"),
+        Column("name", "name", align="left", rank=0),
+        Column("repo", "hub id", align="left", rank=0),
         Column("kind", "kind", align="left"),
-        *(Column(k, k.replace("_", " ")) for k in ("layers", "attention_layers", "q_heads", "kv_heads", "head_dim")),
-        Column("valid_tp", "valid tp", align="left"),
+        Column("layers", "layers", rank=2),
+        Column("attention_layers", "attention layers"),
+        Column("q_heads", "query heads"),
+        Column("kv_heads", "KV heads"),
+        Column("head_dim", "head dim"),
+        Column("valid_tp", "valid TP", align="left", rank=2),
     ]
-    return Table("models", {}, rows, columns, notes=["The heads are those of the first layer group, before sharding."])
+    known = f"{counted(len(rows), 'model')} {'is' if len(rows) == 1 else 'are'} known by name"
+    answer = f"{known}." if matching is None else f"{known} with {matching!r} in the name or the hub id."
+    notes = [
+        "`decodecalc models NAME` shows the layers of one model. Any other model works by the path of its config.json.",
+        "The heads are those of the first layer group, before sharding.",
+    ]
+    inputs = {} if matching is None else {"matching": matching}
+    return Table("models", inputs, rows, columns, notes=notes, answer=answer)
 
 
 def model_table(spec: str, tp: int) -> Table:
@@ -80,29 +99,28 @@ def model_table(spec: str, tp: int) -> Table:
         )
     longest = f"; longest context {model.max_position}" if model.max_position else ""
     heading = [
-        f"{model.name} ({model.model_type}): {model.total_layers} layers, {model.attention_layers} softmax attention"
-        + longest,
-        f"valid tp: {', '.join(map(str, model.valid_tp()))}; the table shows one rank at tp {tp}",
+        f"valid TP: {', '.join(map(str, model.valid_tp()))}; the table shows one rank at TP {tp}{longest}",
         f"source: {model.source}",
     ]
     notes = [f"warning: {w}" for w in model.warnings] + list(model.notes)
-    stored = None
+    stored = read = None
+    dtype = declared.dtype + (", as the checkpoint declares" if model.kv_dtype else "")
     if not any(row["compress_ratio"] for row in rows):
         stored = sum(row["stored_layers"] * row["kv_elements_per_key"] for row in rows) * declared.element_bytes
         read = sum(row["layers"] * row["kv_elements_per_key"] for row in rows) * declared.element_bytes
         sharing = sum(row["layers"] - row["stored_layers"] for row in rows)
-        notes.append(
-            f"KV cache of one token on this rank ({declared.dtype}"
-            f"{', as the checkpoint declares' if model.kv_dtype else ''}): {stored:.0f} B are stored over all layers"
-            + (f"; all layers read {read:.0f} B, since {sharing} of them read what others store" if sharing else "")
-            + (", index keys not counted" if any(row["indexer"] for row in rows) else "")
-        )
+        if sharing:
+            notes.insert(
+                len(model.warnings),
+                f"all layers read {read:.0f} B of a token, since {sharing} of them read what others store",
+            )
     notes += replication_lines(model, tp)
-    if any(group.geometry.gather for group in rank.layer_groups):
-        notes += list(SPARSE_NOTES)
-    columns = [
-        Column(k, k.replace("_", " "), align="left" if k in ("layer_group", "kind") else "right") for k in rows[0]
-    ]
+    answer = f"{model.name} has {counted(model.attention_layers, 'layer')} of softmax attention"
+    answer += f" among {model.total_layers}" if model.total_layers != model.attention_layers else ""
+    answer += _shapes(rows)
+    if stored is not None:
+        index = ", index keys not counted" if any(row["indexer"] for row in rows) else ""
+        answer += f"; a token stores {stored:.0f} B of KV over all layers of this rank ({dtype}{index})"
     inputs = {
         "model": model.name,
         "tp": tp,
@@ -112,4 +130,60 @@ def model_table(spec: str, tp: int) -> Table:
         "stored_bytes_per_token": stored,
         "warnings": list(model.warnings),
     }
-    return Table("models", inputs, rows, columns, heading, notes)
+    return Table("models", inputs, rows, _columns(rows), heading, notes, answer=sentence(answer))
+
+
+def _shapes(rows: Sequence[dict[str, Any]]) -> str:
+    """The kinds of layers in words: once where only their windows differ."""
+    heads = list(dict.fromkeys(_heads(row) for row in rows))
+    if len(rows) == 1:
+        return f" with {heads[0]}{_window(rows[0])}"
+    if len(heads) == 1:
+        groups = listed(f"{row['layers']} {row['layer_group']}{_window(row)}" for row in rows)
+        return f" ({groups}) with {heads[0]}"
+    return ": " + listed(f"{row['layers']} {row['layer_group']}{_window(row)} with {_heads(row)}" for row in rows)
+
+
+def _heads(row: dict[str, Any]) -> str:
+    heads = f"{counted(row['q_heads'], 'query head')} over {counted(row['kv_heads'], 'KV head')}"
+    return f"{heads} of {row['head_dim']} elements ({row['kind']})"
+
+
+def _window(row: dict[str, Any]) -> str:
+    return f" with a window of {row['window']}" if row["window"] else ""
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    """What every model has, and what some row of this one has."""
+    fixed = {
+        "layer_group": "layer group",
+        "layers": "layers",
+        "kind": "kind",
+        "q_heads": "query heads",
+        "kv_heads": "KV heads",
+        "group": "group",
+        "head_dim": "head dim",
+        "head_dim_v": "value dim",
+        "kv_bytes_per_key_bf16": "KV bytes of a key (bf16)",
+    }
+    some = {
+        "window": "window",
+        "chunk": "chunk",
+        "topk": "topk",
+        "compress_ratio": "compress ratio",
+        "indexer": "indexer",
+        "sinks": "sinks",
+    }
+    present = {key: title for key, title in some.items() if any(row[key] for row in rows)}
+    shares = any(row["stored_layers"] != row["layers"] for row in rows)
+    copies = any(row["kv_replicas"] != 1 for row in rows)
+    left = ("layer_group", "kind")
+    return [
+        *(Column(k, t, align="left" if k in left else "right", rank=0 if k in _FIRST else 1) for k, t in fixed.items()),
+        *(Column(key, title) for key, title in present.items()),
+        *([Column("stored_layers", "stored layers")] if shares else []),
+        *([Column("kv_replicas", "KV replicas")] if copies else []),
+    ]
+
+
+_FIRST = ("layer_group", "layers", "kind", "q_heads", "kv_heads", "head_dim")

@@ -10,21 +10,15 @@ from decodecalc.cost.parameters import EXTRAPOLATED, PROVENANCES
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
 from decodecalc.cost.token import sum_known
 from decodecalc.scenario import Planned, Refusal
-from decodecalc.tables.memory import capacity_notes
+from decodecalc.tables.columns import ranging, scenario_columns, varies
+from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
+from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table, cell, percent
-from decodecalc.tables.text import because
+from decodecalc.tables.text import absent, sentence
 from decodecalc.units import human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.request import Request
-
-NOTES = (
-    "time is for one layer, and token time is for all layers of all layer groups. The interval from low to high is "
-    "meant "
-    "to hold 90 % of measured times.",
-    "The columns from launch to merge add up to time. roofline (bytes over the data sheet's bandwidth) and overhead + "
-    "bytes (launches plus bytes at the sustained bandwidth) are simpler estimates to compare with, not predictions.",
-)
 
 WAYS = {"graph": "from a CUDA graph", "stream": "one by one on a stream"}
 
@@ -42,29 +36,66 @@ def predict_table(
     s = request.scenarios
     known = load_calibration(calibration, s.gpu)
     rows: list[dict[str, Any]] = []
-    refused: list[str] = []
+    refused: list[tuple[str, str]] = []
     notes: dict[str, None] = {}
     for item in s.plans():
         if isinstance(item, Refusal):
-            refused.append(f"not shown: {because(item.engine, item.reason)}")
+            refused.append((item.engine, item.reason))
             continue
         found = [
             predict(item.plan, s.gpu, known, kernel=k, stand_in=stand_in, l2=l2, launch=launch)
             for k in (("own", "bundled") if kernel == "both" else (kernel,))
         ]
         for p in found if len({(p.kernel, p.variant) for p in found}) > 1 else found[:1]:
-            rows.append(_row(item, p, len(rows)))
+            rows.append(_row(item, p))
             notes.update(dict.fromkeys(f"{item.plan.engine}: {note}" for note in p.notes))
     _add_tokens(rows, len(s.layer_groups))
+    mark_defaults(request, rows)
+    reasons, details = absent(refused)
     labels = dict.fromkeys(row["calibration"] for row in rows) or {known.label: None}
     lines = [f"The L2 is {l2} and kernels are launched {WAYS[launch]}; calibration: {label}" for label in labels]
-    lines += capacity_notes(request)
-    shown = [*lines, *NOTES, *notes, *(_provenance(rows) if provenance else ())]
     inputs = {**request.inputs, "kernel": kernel, "l2": l2, "launch": launch, "calibration": known.label}
-    return Table("predict", inputs, rows, _columns(rows), request.heading, [*shown, *dict.fromkeys(refused)])
+    shown = in_order(rows)
+    return Table(
+        "predict",
+        inputs,
+        rows,
+        _columns(rows),
+        request.heading,
+        [*cautions(request), *notes, *reasons, *lines],
+        shown,
+        answer=_answer(shown),
+        facts=_provenance(rows) if provenance else (),
+        details=details,
+    )
 
 
-def _row(item: Planned, p: Prediction, index: int) -> dict[str, Any]:
+def _answer(rows: list[dict[str, Any]]) -> str:
+    """The time of the only row, or the least and the greatest of all."""
+    first = rows[0]
+    if len(rows) > 1:
+        engines = {row["engine"] for row in rows}
+        who = (
+            f"the attention of one layer with {first['engine']}" if len(engines) == 1 else "the attention of one layer"
+        )
+        return sentence(ranging(f"The predicted time of {who}", rows, TIME))
+    who = first["engine"] + default_clause(first)
+    if first["total_s"] is None:
+        floor = human_seconds(first["floor_s"])
+        return (
+            f"{who} takes at least {floor} for the attention of one layer; its kernel was not calibrated for this, so "
+            "that no time is predicted."
+        )
+    text = (
+        f"{who} takes {human_seconds(first['total_s'])} for the attention of one layer (between "
+        f"{human_seconds(first['low_s'])} and {human_seconds(first['high_s'])} in 90 % of runs)"
+    )
+    if first["token_s"] is not None and first["layers"] > 1:
+        text += f" and {human_seconds(first['token_s'])} for the {first['layers']} layers of a token"
+    return sentence(f"{text}; most of it is {BOUNDS[first['bound']]}")
+
+
+def _row(item: Planned, p: Prediction) -> dict[str, Any]:
     plan = item.plan
     return {
         "engine": plan.engine,
@@ -138,25 +169,24 @@ def _word(label: str) -> str:
     return next((word for word in PROVENANCES if label.startswith(word)), label)
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[Column]:
-    def varies(key: str) -> bool:
-        return len({str(row.get(key)) for row in rows}) > 1
+TIME = Column("total_s", "time", human_seconds, rank=0)
 
+
+def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     computes = any((row["compute_s"] or 0) > 1e-8 for row in rows)
-    columns = [Column("engine", "engine", align="left", rank=0), Column("kernel", "kernel", align="left")]
-    columns += [Column("layer_group", "layers", align="left")] if varies("layer_group") else []
+    by_engine = {row["engine"]: row["kernel"] for row in rows}
+    sides = any(by_engine[row["engine"]] != row["kernel"] for row in rows)
+    kernel = Column("kernel", "kernel", align="left", rank=0 if sides else 2)
     return [
-        *columns,
-        Column("batch", "batch"),
-        Column("context", "keys", rank=0),
-        Column("splits_live", "live splits"),
-        Column("total_s", "time", human_seconds, rank=0),
+        *scenario_columns(rows, more=[kernel, *default_columns(rows)]),
+        Column("splits_live", "splits live"),
+        TIME,
         Column("low_s", "low", human_seconds, rank=0),
         Column("high_s", "high", human_seconds, rank=0),
         Column("token_s", "token time", human_seconds),
         *([Column("floor_s", "at least", human_seconds, rank=0)] if any(r["total_s"] is None for r in rows) else []),
         Column("bound", "bound by", lambda v: BOUNDS[v], align="left", rank=0),
-        Column("launch_s", "launch", human_seconds, rank=2),
+        Column("launch_s", "launching", human_seconds, rank=2),
         Column("fixed_s", "start", human_seconds, rank=2),
         Column("stream_s", "stream", human_seconds, rank=2),
         Column("latency_s", "latency", human_seconds, rank=2),
@@ -165,9 +195,9 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("tail_s", "tail", human_seconds, rank=2),
         Column("gap_s", "gap", human_seconds, rank=2),
         Column("merge_s", "merge", human_seconds, rank=2),
-        Column("roofline_s", "roofline", human_seconds),
-        Column("overhead_plus_bytes_s", "overhead + bytes", human_seconds),
-        *([Column("numbers", "numbers", align="left")] if varies("numbers") else []),
+        Column("roofline_s", "roofline", human_seconds, rank=2),
+        Column("overhead_plus_bytes_s", "overhead + bytes", human_seconds, rank=2),
+        *([Column("numbers", "numbers", align="left")] if varies(rows, "numbers") else []),
         *([Column("extrapolated", "extrapolated", lambda v: f"{len(v)} parameters" if v else cell("no"))]
           if any(row["extrapolated"] for row in rows) else []),
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decodecalc.engines.registry import load_policy
 from decodecalc.tables.table import Column, Table
+from decodecalc.tables.text import counted
 from decodecalc.verify.own.runner import Here, all_runners, look
 
 
@@ -13,19 +14,21 @@ def runnable_table(engine: str | None = None) -> Table:
         load_policy(engine)  # a name that does not exist is an error
     rows = [_row(look(runner)) for runner in all_runners() if engine in (None, runner.engine)]
     columns = [
-        Column("engine", "engine", align="left"),
-        Column("runnable", "can run here", lambda yes: "yes" if yes else "no", align="left"),
+        Column("engine", "engine", align="left", rank=0),
+        Column("runnable", "can run here", lambda yes: "yes" if yes else "no", align="left", rank=0),
         Column("package", "package", align="left"),
         Column("version", "package version", align="left"),
         Column("policy_version", "policy's version", align="left"),
-        Column("where", "found at", align="left"),
-        Column("calls", "function that is called", align="left"),
-        Column("reason", "why it cannot run", align="left"),
+        Column("where", "found at", align="left", rank=2),
+        Column("calls", "function that is called", align="left", rank=2),
+        Column("reason", "why it cannot run", align="left", rank=0),
     ]
     notes = ["`decodecalc verify --kernel own` runs these kernels. It needs a CUDA GPU."]
+    able = sum(bool(row["runnable"]) for row in rows)
+    answer = f"The own kernels of {able} of {counted(len(rows), 'engine')} can run here."
     if engine is not None and not rows:
-        notes = [f"no runner calls the own kernel of {engine}"]
-    return Table("engines", {"runnable": True}, rows, columns, notes=notes)
+        answer = f"No runner calls the own kernel of {engine}."
+    return Table("engines", {"runnable": True}, rows, columns, notes=notes, answer=answer)
 
 
 def _row(here: Here) -> dict[str, object]:

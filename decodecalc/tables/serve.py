@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import replace
 from typing import Any
 
@@ -15,19 +14,24 @@ from decodecalc.tables.html import Details, Section, page
 from decodecalc.tables.table import Column, Table, grid_text, percent, summary
 from decodecalc.units import human_bytes, human_seconds
 
-WIDTH, LEAD, MOST_NOTES = 100, 10, 4
+LEAD = 10  # characters of a label
 
 
-def serve_table(found: Serving, verbose: bool = False) -> Table:
+def serve_table(found: Serving) -> Table:
     """One row for every batch and layer group; json holds the whole answer beside them, under `inputs`."""
     rows = [row for load in found.loads for row in _rows(load, found)]
     inputs: dict[str, Any] = {"answer": sentence(found), **found.to_dict()}
-    about = _what(found)
-    if verbose:
-        about += [line for one in found.layers for line in _chain(one.group.name, one.answer, len(found.layers))]
-    heading = [*textwrap.wrap(sentence(found), WIDTH, break_long_words=False), "", *_folded(about)]
-    notes = _folded(_below(found, verbose))
-    return Table("serve", inputs, rows, _columns(rows) if rows else (), heading, notes)
+    return Table(
+        "serve",
+        inputs,
+        rows,
+        _columns(rows) if rows else (),
+        _what(found),
+        found.notes,
+        answer=sentence(found),
+        facts=_below(found),
+        details=[line for one in found.layers for line in _chain(one.group.name, one.answer, len(found.layers))],
+    )
 
 
 def sentence(found: Serving) -> str:
@@ -66,19 +70,8 @@ def _runs(found: Serving) -> str:
 
 
 def _line(name: str, text: str) -> list[str]:
-    """One line, whole: its label in the first LEAD characters, then the text. Only a terminal folds it."""
+    """One line, whole: its label in the first LEAD characters, then the text."""
     return [f"{name:<{LEAD}}{text}"]
-
-
-def _folded(lines: list[str]) -> list[str]:
-    """The lines at the width of a terminal; what goes on below stands under the text and not under the label."""
-    return [
-        part
-        for line in lines
-        for part in textwrap.wrap(
-            line[LEAD:], WIDTH, initial_indent=line[:LEAD], subsequent_indent=" " * LEAD, break_long_words=False
-        )
-    ]
 
 
 def _what(found: Serving) -> list[str]:
@@ -198,7 +191,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     ]
 
 
-def _below(found: Serving, verbose: bool) -> list[str]:
+def _below(found: Serving) -> list[str]:
     lines = [*_memory(found), *_fits(found)]
     if found.advice:
         for index, advice in enumerate(found.advice):
@@ -209,11 +202,6 @@ def _below(found: Serving, verbose: bool) -> list[str]:
     lines += _line("time", f"calibration: {found.calibration.label}; the L2 is cold{share}")
     if found.command.ignored:
         lines += _line("ignored", " ".join(found.command.ignored))
-    shown = found.notes if verbose else found.notes[:MOST_NOTES]
-    for index, note in enumerate(shown):
-        lines += _line("note" if not index else "", note)
-    if len(shown) < len(found.notes):
-        lines += _line("", f"-v shows {len(found.notes) - len(shown)} more notes.")
     return lines
 
 
@@ -277,7 +265,8 @@ def _fits(found: Serving) -> list[str]:
 
 def serve_page(found: Serving) -> str:
     """The answer as one self-contained HTML page. The browser folds lines, and the answer itself stands on top."""
-    table = replace(serve_table(found), heading=_what(found), notes=_below(found, verbose=False))
+    whole = serve_table(found)
+    table = replace(whole, answer="", notes=[*whole.facts, *found.notes], facts=())
     chain = [
         Details(f"Why {one.answer.backend or 'it does not start'} ({one.group.name} layers)", one.answer.chain())
         for one in found.layers

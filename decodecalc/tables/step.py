@@ -10,20 +10,17 @@ from decodecalc.cost.step import REST_SLACK, Step, step_floor
 from decodecalc.cost.token import TokenTime
 from decodecalc.errors import InputError
 from decodecalc.scenario import Refusal
+from decodecalc.tables.columns import scenario_columns, told_apart
+from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import because
+from decodecalc.tables.text import absent, sentence
 from decodecalc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.request import Request
 
-NOTES = (
-    "attention is the time of all attention layers. least rest is the time to read the weights once, to read and write "
-    "recurrent states, to write the new keys and to exchange data between ranks.",
-    "A real step takes longer than the least step, because launches, activations, routing and sampling are not "
-    "counted.",
-    "attention's share is a range: attention takes its 90 % interval, and the rest takes between the least rest and "
-    f"{REST_SLACK:g} times as long.",
+NOTE = (
+    "A real step takes longer than the least step, because launches, activations, routing and sampling are not counted."
 )
 
 
@@ -37,11 +34,11 @@ def step_table(request: Request, calibration: str | None, stored: str | None, ex
         )
     known = load_calibration(calibration, s.gpu)
     times: dict[Any, list[tuple[int, Prediction]]] = {}
-    refused: list[str] = []
+    refused: list[tuple[str, str]] = []
     per_group = len(s.batches)
     for item in s.plans():
         if isinstance(item, Refusal):
-            refused.append(f"not shown: {because(item.engine, item.reason)}")
+            refused.append((item.engine, item.reason))
             continue
         key = (item.case % per_group, item.plan.engine, item.plan.version)
         times.setdefault(key, []).append((item.layer_group.layers, predict(item.plan, s.gpu, known)))
@@ -63,15 +60,32 @@ def step_table(request: Request, calibration: str | None, stored: str | None, ex
         )
         rows.append(_row(engine, version, batch, Step(attention=TokenTime(layers=tuple(layers)), floor=floor)))
     rows.sort(key=lambda row: (row["batch"], row["context"]))
-    heading = [
-        *request.heading,
-        f"The L2 is cold and kernels are launched from a CUDA graph; calibration: {known.label}",
-    ]
     inputs = {**request.inputs, "calibration": known.label, "weights": stored or model.weights.stored}
-    notes = [*NOTES, *dict.fromkeys(refused)]
+    reasons, details = absent(refused)
+    notes = [*cautions(request), *reasons, NOTE]
     if model.states is not None:
-        notes.insert(0, f"{model.states.layers} layers keep a recurrent state, which every step reads and writes")
-    return Table("step", inputs, rows, _columns(rows), heading, notes)
+        notes.append(f"{model.states.layers} layers keep a recurrent state, which every step reads and writes")
+    notes.append(f"The L2 is cold and kernels are launched from a CUDA graph; calibration: {known.label}")
+    return Table(
+        "step", inputs, rows, _columns(rows), request.heading, notes, answer=_answer(rows, model.name), details=details
+    )
+
+
+def _answer(rows: list[dict[str, Any]], model: str) -> str:
+    """Attention's share of a step, of the only row or of all."""
+    if not rows:
+        return "No engine runs all layers of this model, so that no step can be told."
+    first = rows[0]
+    if len(rows) > 1:
+        last = rows[-1]
+        ends = [(first, told_apart(first, rows)), (last, told_apart(last, rows))]
+        told = " and ".join(f"{_share(row)} {words}" for row, words in ends)
+        return sentence(f"Attention takes {told} of a decode step of {model}")
+    rest, time = human_seconds(first["rest_floor_s"]), first["attention_s"]
+    beside = f"its own time is not predicted, and everything else takes at least {rest}"
+    if time is not None:
+        beside = f"{human_seconds(time)} beside at least {rest} for everything else"
+    return f"Attention takes {_share(first)} of a decode step of {model} with {first['engine']}: {beside}."
 
 
 def _row(engine: str, version: str, batch: Any, step: Step) -> dict[str, Any]:
@@ -102,7 +116,10 @@ def _row(engine: str, version: str, batch: Any, step: Step) -> dict[str, Any]:
 
 
 def _share(row: dict[str, Any]) -> str:
-    return f"{100 * row['attention_share_low']:.0f} to {100 * row['attention_share_high']:.0f} %"
+    low, high = row["attention_share_low"], row["attention_share_high"]
+    if high is None:  # the kernel was not calibrated: there is no upper end
+        return f"at least {100 * low:.0f} %"
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
@@ -110,11 +127,11 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         row["attention_share"] = _share(row)
     states = any(row["state_bytes"] for row in rows)
     return [
-        Column("engine", "engine", align="left", rank=0),
-        Column("batch", "batch"),
-        Column("context", "keys"),
+        *scenario_columns(rows),
         Column("attention_s", "attention", human_seconds, rank=0),
         Column("rest_floor_s", "least rest", human_seconds, rank=0),
+        Column("step_least_s", "least step", human_seconds, rank=0),
+        Column("attention_share", "attention's share", align="left", rank=0),
         Column("weight_bytes", "weight bytes", human_bytes),
         Column("weights_s", "weights' time", human_seconds, rank=2),
         *(
@@ -123,6 +140,4 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
             else []
         ),
         Column("exchange_s", "rank exchanges", human_seconds, rank=2),
-        Column("step_least_s", "least step", human_seconds, rank=0),
-        Column("attention_share", "attention's share", align="left", rank=0),
     ]

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from decodecalc.errors import UnknownNameError
 from decodecalc.safetext import plain
+
+MOST_NOTES = 3  # lines below a table that people read without asking for more
 
 
 class Column(NamedTuple):
-    """One column of the human-readable forms: the row's key, its heading, and how a value is worded.
-
-    rank: what a narrow terminal leaves out first, the highest; 0 always stays.
-    """
+    """One column of the human-readable forms: the row's key, its heading, and how a value is worded."""
 
     key: str
+    """The row's key."""
     title: str
+    """The heading, which `decodecalc glossary` explains."""
     show: Callable[[Any], str] | None = None
+    """How a value is worded; None for the usual way (`cell`)."""
     align: str = "right"
+    """Where the text stands: `left` or `right`."""
     rank: int = 1
+    """What a narrow terminal leaves out first, the highest; 0 always stays."""
+    below: bool = False
+    """Whether the cell goes to a line of its own below the row, whole, where the row has no place for it: text that
+    people copy."""
 
     def text(self, row: Mapping[str, Any]) -> str:
         """The cell's text; a dash where there is no value."""
@@ -31,21 +39,32 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a command found. `rows` are flat and go whole into json and csv; `columns` choose what people see.
-
-    heading: lines above the table (the scenario and the defaults used); notes: lines below it. shown: the rows that
-    people see, where those are not all (what was refused is in json and csv, and in a note). schema: number of the JSON
-    schema, raised where a key goes away or a value is spelled differently.
-    """
+    """What a command found. `rows` go whole into json and csv; everything else is for people."""
 
     command: str
+    """The command that made it."""
     inputs: Mapping[str, Any]
+    """What was asked, for json."""
     rows: Sequence[Mapping[str, Any]]
+    """Flat rows, whole in json and csv."""
     columns: Sequence[Column] = ()
+    """What people see of the rows; empty for every key."""
     heading: Sequence[str] = ()
+    """Lines between the answer and the table: the scenario and the defaults used."""
     notes: Sequence[str] = field(default=())
+    """Lines below the table, the most important first. Below an answer people see MOST_NOTES of them until they ask for
+    more."""
     shown: Sequence[Mapping[str, Any]] | None = None
+    """The rows that people see, in their order, where those are not all rows as they stand (what was refused is in json
+    and csv, and in a note)."""
     schema: int = 1
+    """Number of the JSON schema, raised where a key goes away or a value is spelled differently."""
+    answer: str = ""
+    """The answer in one sentence or two, the first thing that people read."""
+    facts: Sequence[str] = ()
+    """Lines below the table that belong to the answer and are always shown."""
+    details: Sequence[str] = ()
+    """Lines that people see only when they ask for more: reasons why something is absent, sources."""
 
     def shown_columns(self) -> Sequence[Column]:
         """The columns for people: those given, or every key of the first row."""
@@ -56,6 +75,32 @@ class Table:
     def shown_rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows for people."""
         return self.rows if self.shown is None else self.shown
+
+    def below(self, verbose: bool = False) -> list[str]:
+        """The lines below the rows, with how many were left out. A table without an answer leaves none out."""
+        if verbose or not self.answer:
+            return [*self.facts, *self.notes, *self.details]
+        shown = list(self.notes[:MOST_NOTES])
+        hidden = len(self.notes) + len(self.details) - len(shown)
+        more = [f"-v shows {hidden} more note{'s' if hidden > 1 else ''}."] if hidden else []
+        return [*self.facts, *shown, *more]
+
+    def sorted_by(self, spec: str) -> Table:
+        """The same rows by the value of one column, named by its heading or by its key, the least first; with `-` in
+        front the greatest first. Rows without a value come last. UnknownNameError names the columns that there are."""
+        name, descending = spec.strip().removeprefix("-"), spec.strip().startswith("-")
+        columns = self.shown_columns()
+        keys = {**{key: key for row in self.rows for key in row}, **{c.title: c.key for c in columns if c.title}}
+        wanted = {alike(known): key for known, key in keys.items()}.get(alike(name))
+        if wanted is None:
+            raise UnknownNameError("column", name, keys)
+
+        def in_order(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+            known = [row for row in rows if row.get(wanted) is not None]
+            known.sort(key=lambda row: _sort_key(row[wanted]), reverse=descending)
+            return [*known, *(row for row in rows if row.get(wanted) is None)]
+
+        return replace(self, rows=in_order(self.rows), shown=None if self.shown is None else in_order(self.shown))
 
     def _repr_html_(self) -> str:
         """The columns for people as an HTML table, for notebooks."""
@@ -68,13 +113,26 @@ class Table:
             for tag, line in zip(["th"] + ["td"] * len(cells), cells)
         )
         rows = "".join(f"<tr>{line}</tr>" for line in body)
-        return f"<table><caption>{escape(self.command)}</caption><tr>{head}</tr>{rows}</table>"
+        caption = escape(self.answer or self.command)
+        return f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>"
 
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame (pandas is imported here and nowhere else)."""
         import pandas as pd
 
         return pd.DataFrame([dict(row) for row in self.rows])
+
+
+def alike(name: str) -> str:
+    """A heading or a key as it is compared: `splits_live` and `Splits live` are one name."""
+    return " ".join(name.replace("_", " ").replace("-", " ").lower().split())
+
+
+def _sort_key(value: Any) -> tuple[bool, Any]:
+    """Numbers before texts; a list by its greatest number."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, (int, float)) for v in value):
+        value = max(value)
+    return (False, value) if isinstance(value, (int, float)) else (True, str(value))
 
 
 def cell(value: Any) -> str:

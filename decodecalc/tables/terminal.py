@@ -1,11 +1,15 @@
-"""A table on a terminal: what fits is shown whole, text wraps at words, and what does not fit is left out by name.
+"""A table on a terminal: the answer first, then what fits, whole; text wraps at words, and nothing is cut in a cell.
 
-Nothing is cut inside a cell without need: a table whose numbers are folded over three lines cannot be read. Columns
-that have to go are the least important ones (`Column.rank`), from the right, and a line says which they were.
+Where the width is short, headings take several lines and text wraps. Then what every row has in common goes into one
+line, the least important columns go (`Column.rank`, from the right; a line says which they were), and a cell that
+people copy moves to a line of its own (`Column.below`). Where even the columns that always stay have no place, every
+row becomes a short record.
 """
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,78 +20,226 @@ if TYPE_CHECKING:
 
 GAP = 2  # spaces between columns
 UNBROKEN = 16  # text up to this width is not wrapped: names, grids
-LONGEST_WORD = 34  # longer words (paths) are folded where a column has to be narrowed
+LONGEST_WORD = 34  # longer words (paths, addresses) are folded in a narrow column; names of rows and flags never are
+TITLE_LINES = 2  # lines that a heading takes at most
+RECORD_RANK = 1  # the highest rank that a record shows
+BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_LABEL = re.compile(r"^( *)(\S+ {2,}|[-•] )?")
 
 
 class Layout(NamedTuple):
-    """Indexes of the columns shown, the width of each, and the indexes of those left out."""
+    """Where the columns go, each by its index."""
 
     shown: tuple[int, ...]
+    """Columns in the rows, or in the records."""
     widths: tuple[int, ...]
+    """The width of each of them in a row; empty for records."""
+    below: tuple[int, ...]
+    """Columns whose cells stand on a line of their own below their row."""
+    common: tuple[int, ...]
+    """Columns without a place that have one value in all rows, which is said once."""
     hidden: tuple[int, ...]
+    """Columns that are left out."""
+    records: bool
+    """Whether every row becomes a record."""
 
 
 def layout(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> Layout:
     """How to show `cells` (rows of one text per column, headings not included) in `width` characters."""
-    texts = [[column.title, *(row[i] for row in cells)] for i, column in enumerate(columns)]
-    full = [max(map(len, column)) for column in texts]
+    content = [max((len(row[i]) for row in cells), default=0) for i in range(len(columns))]
+    full = [max(len(column.title), size) for column, size in zip(columns, content)]
+    two_line_titles = [max(_title_width(c.title), size) for c, size in zip(columns, content)]
     least = [
-        size if column.align != "left" or size <= UNBROKEN else max(_longest_word(text), UNBROKEN)
-        for column, size, text in zip(columns, full, texts)
+        _wrapped_width(column, [row[i] for row in cells], whole_words=not i)
+        if column.align == "left" and not column.below and content[i] > UNBROKEN
+        else two_line_titles[i]
+        for i, column in enumerate(columns)
     ]
+    same = {i for i in range(len(columns)) if len({row[i] for row in cells}) == 1}
+    # One row has every value in common with itself; its columns go by rank.
+    said_once = {i for i in same if i} if len(cells) > 1 else set()
     shown = list(range(len(columns)))
-    while sum(least[i] for i in shown) + GAP * (len(shown) - 1) > width:
-        spare = [i for i in shown if columns[i].rank]
+    gone: set[int] = set()
+
+    def too_wide() -> bool:
+        return sum(least[i] for i in shown) + GAP * (len(shown) - 1) > width
+
+    for rank in (1, 0):  # those that may be left out, then those that always stay
+        if too_wide():
+            gone |= {i for i in said_once if columns[i].rank >= rank}
+            shown = [i for i in shown if i not in gone]
+    while too_wide():
+        spare = [i for i in shown if columns[i].rank or columns[i].below]
         if not spare or len(shown) == 1:
-            break
-        shown.remove(max(spare, key=lambda i: (columns[i].rank, i)))
+            gone = {i for i, column in enumerate(columns) if column.rank > RECORD_RANK} | said_once
+            shown = [i for i in range(len(columns)) if i not in gone]
+            return Layout(tuple(shown), (), (), tuple(sorted(gone & same)), tuple(sorted(gone - same)), True)
+        gone.add(max(spare, key=lambda i: (columns[i].rank, columns[i].below, i)))
+        shown = [i for i in shown if i not in gone]
+    below = {i for i in gone if columns[i].below and i not in said_once}
+    common = (gone - below) & same
+    widths = _narrowed(shown, full, (two_line_titles, least), width)
+    hidden = gone - below - common
+    return Layout(tuple(shown), widths, tuple(sorted(below)), tuple(sorted(common)), tuple(sorted(hidden)), False)
+
+
+def _narrowed(shown: list[int], full: list[int], floors: Sequence[list[int]], width: int) -> tuple[int, ...]:
+    """Widths of the columns shown: their full ones, narrowed to the first floor and then to the next until they fit."""
     widths = {i: full[i] for i in shown}
     excess = sum(widths.values()) + GAP * (len(shown) - 1) - width
-    while excess > 0:
-        i = max(shown, key=lambda i: widths[i] - least[i])
-        room = widths[i] - least[i]
-        if room == 0:
-            break
-        # Narrow the widest text only as far as the next: no column pays for all.
-        step = max(1, min(room, excess) // 2) if room > 1 else 1
-        widths[i] -= step
-        excess -= step
-    hidden = tuple(i for i in range(len(columns)) if i not in shown)
-    return Layout(tuple(shown), tuple(widths[i] for i in shown), hidden)
+    for floor in floors:
+        while excess > 0:
+            i = max(shown, key=lambda i: widths[i] - floor[i])
+            room = widths[i] - floor[i]
+            if room == 0:
+                break
+            # Narrow the widest only as far as the next: no column pays for all.
+            step = max(1, min(room, excess) // 2)
+            widths[i] -= step
+            excess -= step
+    return tuple(widths[i] for i in shown)
 
 
-def _longest_word(texts: Sequence[str]) -> int:
-    return min(max((len(word) for text in texts for word in text.split()), default=0), LONGEST_WORD)
+def _wrapped_width(column: Column, texts: Sequence[str], whole_words: bool) -> int:
+    """The least width of a column of text that wraps."""
+    return max(longest_word(texts, None if whole_words else LONGEST_WORD), _title_width(column.title), UNBROKEN)
 
 
-def render_terminal(table: Table, width: int) -> str:
-    """The table with a bold heading and a rule under the titles, at most `width` characters wide."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
+def _title_width(title: str) -> int:
+    """The least width at which a heading takes at most TITLE_LINES lines."""
+    width = longest_word([title])
+    while len(wrapped(title, max(width, 1))) > TITLE_LINES:
+        width += 1
+    return width
 
-    console = Console(width=width, force_terminal=True, highlight=False)
+
+def longest_word(texts: Sequence[str], fold_at: int | None = None) -> int:
+    """The width that texts need so that only words longer than `fold_at` are folded, and no flag."""
+    words = {word for text in texts for word in text.split()}
+    return max((len(w) if fold_at is None or _is_flag(w) else min(len(w), fold_at) for w in words), default=0)
+
+
+def _is_flag(word: str) -> bool:
+    return word.lstrip("`'\"(").startswith("-")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` characters. A word that is longer is folded, a flag stands whole."""
+    lines: list[str] = []
+    for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]:
+        while len(line) > width and not any(_is_flag(word) for word in line.split()):
+            lines.append(line[:width])
+            line = line[width:]
+        lines.append(line)
+    return lines
+
+
+def has_label(text: str) -> bool:
+    """Whether a line begins with a label in a column of its own."""
+    found = _LABEL.match(text)
+    return found is not None and (found[2] or "").endswith("  ")
+
+
+def sentence_lines(text: str, width: int) -> list[str]:
+    """A line of prose folded at words; what goes on stands under the text and not under its label or its dash."""
+    lead = _LABEL.match(text)
+    hang = len(lead[0]) if lead is not None and len(lead[0]) < width // 2 else 0
+    return textwrap.wrap(
+        text, width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False, tabsize=1
+    ) or [""]
+
+
+def render_terminal(table: Table, width: int, verbose: bool = False) -> str:
+    """The table with the answer in bold and a rule under the headings, at most `width` characters wide where no single
+    flag is wider."""
     columns = table.shown_columns()
     cells = [[column.text(row) for column in columns] for row in table.shown_rows()]
     found = layout(columns, cells, width)
-    grid = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-    for i, size in zip(found.shown, found.widths):
-        justify = "left" if columns[i].align == "left" else "right"
-        grid.add_column(columns[i].title, justify=justify, width=size, overflow="fold")  # type: ignore[arg-type]
+    out: list[str] = []
+    if table.answer:
+        out += _styled(sentence_lines(plain(table.answer), width), BOLD)
+    for line in table.heading:
+        style = DIM if line.startswith("defaults") or table.answer else BOLD
+        out += _styled(sentence_lines(plain(line), width), style)
+    said_once = [
+        f"{columns[i].title} {cells[0][i]}".strip() for i in found.common if cells and cells[0][i] not in ("", "-")
+    ]
+    if said_once and len(cells) > 1:
+        out += _styled(sentence_lines(f"in every row: {'; '.join(said_once)}", width), DIM)
+    if out and cells:
+        out.append("")
+    if cells:
+        out += _records(columns, cells, found, width) if found.records else _grid(columns, cells, found, width)
+    below: list[str] = []
+    if said_once and len(cells) == 1:
+        below += sentence_lines(f"also: {'; '.join(said_once)}", width)
+    if found.hidden and cells:
+        names = ", ".join(columns[i].title for i in found.hidden)
+        below += _styled(sentence_lines(f"left out at this width: {names} (all are in --format csv)", width), DIM)
+    for line in table.below(verbose):
+        below += sentence_lines(plain(line), width)
+    if below and out:
+        out.append("")
+    return "\n".join([*out, *below]) + "\n"
+
+
+def _styled(lines: list[str], style: str) -> list[str]:
+    return [f"{style}{line}{PLAIN}" if line else line for line in lines]
+
+
+def _grid(columns: Sequence[Column], cells: Sequence[Sequence[str]], found: Layout, width: int) -> list[str]:
+    titles = [wrapped(columns[i].title, max(size, 1)) for i, size in zip(found.shown, found.widths)]
+    height = max(map(len, titles))
+    titles = [[""] * (height - len(lines)) + lines for lines in titles]
+    aligns = [columns[i].align for i in found.shown]
+    out = _styled(_row_lines(titles, found.widths, aligns), BOLD)
+    out.append("─" * min(sum(found.widths) + GAP * (len(found.widths) - 1), width))
     for row in cells:
-        grid.add_row(*(Text(row[i]) for i in found.shown))
-    with console.capture() as capture:
-        for line in table.heading:
-            console.print(Text(plain(line), style="dim" if line.startswith("defaults") else "bold"))
-        if table.heading:
-            console.print()
-        console.print(grid)
-        if table.notes or found.hidden:
-            console.print()
-        if found.hidden:
-            names = ", ".join(columns[i].title for i in found.hidden)
-            console.print(Text(f"left out at this width: {names} (all are in --format csv)", style="dim"))
-        for note in table.notes:
-            console.print(Text(plain(note)))
-    return capture.get()
+        out += _row_lines([wrapped(row[i], max(size, 1)) for i, size in zip(found.shown, found.widths)],
+                          found.widths, aligns)  # fmt: skip
+        for i in found.below:
+            if row[i] not in ("", "-"):
+                out += _below_lines(columns[i].title, row[i], width)
+    return out
+
+
+def _row_lines(texts: list[list[str]], widths: Sequence[int], aligns: Sequence[str]) -> list[str]:
+    out = []
+    for k in range(max(map(len, texts))):
+        line = [lines[k] if k < len(lines) else "" for lines in texts]
+        padded = [t.ljust(w) if align == "left" else t.rjust(w) for t, w, align in zip(line, widths, aligns)]
+        out.append((" " * GAP).join(padded).rstrip())
+    return out
+
+
+def _below_lines(title: str, text: str, width: int) -> list[str]:
+    """A cell that has no place in its row, with its heading where both fit on a line."""
+    room = max(width - GAP, 1)
+    whole = f"{title}: {text}"
+    lines = [whole] if len(whole) <= room else wrapped(text, room)
+    return [" " * GAP + line for line in lines]
+
+
+def _records(columns: Sequence[Column], cells: Sequence[Sequence[str]], found: Layout, width: int) -> list[str]:
+    """Every row as its first cell and, below it, headings and values one after another."""
+    first, *rest = found.shown
+    room = max(width - GAP - 1, 1)  # a semicolon may follow
+    out: list[str] = []
+    for row in cells:
+        out += _styled(wrapped(row[first], width), BOLD)
+        line = ""
+        for i in rest:
+            if row[i] in ("", "-"):
+                continue
+            pair = f"{columns[i].title} {row[i]}".strip()
+            joined = f"{line}; {pair}" if line else pair
+            if len(joined) <= room:
+                line = joined
+                continue
+            if line:
+                out.append(" " * GAP + line + ";")
+            *full, line = wrapped(pair, room)
+            out += [" " * GAP + part for part in full]
+        if line:
+            out.append(" " * GAP + line)
+    return out

@@ -64,7 +64,7 @@ def test_grid_says_so(call: Any) -> None:
     )
     assert rows["paged-attention-v2"]["kv_reads_per_key"] == 8
     assert rows["vllm-triton"]["kv_reads_per_key"] == 1
-    shown = call("grid", *step).out
+    shown = call("grid", *step, "-v").out
     assert "paged-attention-v2 8 times" in shown
     assert "vllm-triton 16 to 1" in shown
     assert "these engines first run a scheduler kernel: flash-attention-3, sglang-triton" in shown

@@ -29,8 +29,10 @@ def test_the_curve_has_s_opt_marked_once(call: Any) -> None:
 
 
 def test_refusals_are_listed_under_the_table(call: Any) -> None:
-    """FlashMLA cannot serve GQA: said, not shown as a row."""
-    result = call("choose", "--gpu", "h200", "--engine", "all")
+    """FlashMLA cannot serve GQA: counted, and named for who asks for more."""
+    everyone = ("choose", "--gpu", "h200", "--engine", "all")
+    assert "13 engines cannot run this and are not shown" in call(*everyone).out
+    result = call(*everyone, "-v")
     assert result.code == 0
     assert "not shown: flashmla" in result.out
     assert "S_opt" in result.out

@@ -32,7 +32,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     """`decodecalc … | head -1` says nothing on standard error."""
     command = " ".join([*GRID, "--batch", "1:2000:1"])
     out = subprocess.run(["sh", "-c", f"{command} | head -1"], capture_output=True, text=True, check=False)
-    assert out.stdout.startswith("llama3-8b")
+    assert out.stdout.startswith("The share of the 132 SMs")
     assert out.stderr == ""
 
 
