@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from decodecalc.cli.options import cache_options, engine_options, layer_options, output_options
-from decodecalc.cli.output import emit, write_text
+from decodecalc.cli.options import cache_options, engine_options, html_option, layer_options, output_options
+from decodecalc.cli.output import check_outputs, emit, typed, write_text
 from decodecalc.cli.progress import Bars
-from decodecalc.files import check_output
 from decodecalc.request import resolve_gpu, resolve_kv, resolve_layers, resolve_opts
 
 if TYPE_CHECKING:
@@ -39,9 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-truncated", is_flag=True, help="Audit what a truncated file holds before the place where it was cut."
 )
-@click.option(
-    "--html", "html", type=click.Path(dir_okay=False), help="Also write the result as one self-contained HTML page."
-)
+@html_option
 @output_options
 def command(
     traces: tuple[str, ...],
@@ -71,11 +68,12 @@ def command(
     ]
     table = audit_table(found, inputs, heading)
     if html is not None:
+        from decodecalc.plot.timeline import timeline_figures
         from decodecalc.tables.audit import audit_page
+        from decodecalc.trace.timeline import timeline
 
-        page = audit_page(found, table)
-        for path in filter(None, (html, output)):
-            check_output(path)  # before the first is written
+        page = audit_page(found, table, typed(), timeline_figures(timeline(found)))
+        check_outputs(html, output)
         write_text(page, html)
     emit(table, format_, output)
     return 0 if found.passed else 1
@@ -122,6 +120,7 @@ def _known(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
         gpu=None if values["gpu"] is None else resolve_gpu(values["gpu"]),
         engines=None if everyone else tuple(split_version(name) for name in names),
         options=options,
+        model=layers.model if layers and values["model"] is not None else None,
     )
     inputs = {
         "model": layers.label if layers else None,

@@ -104,7 +104,7 @@ def run(argv: list[str], debug: bool = False) -> int:
     """The exit code of one invocation."""
     try:
         with watching_inputs():
-            result = cli.main(argv, prog_name="decodecalc", standalone_mode=False)
+            result = cli.main(argv, prog_name="decodecalc", standalone_mode=False, obj=argv)
     except (click.exceptions.Exit, SystemExit) as stop:
         if isinstance(stop.__context__, BrokenPipeError):  # click's own way of ending when the reader went away
             return _reader_went_away()

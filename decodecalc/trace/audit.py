@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from decodecalc.errors import InputError
+from decodecalc.trace.against_model import l2_state
 from decodecalc.trace.attribution import DECODE_STEP, Surroundings
 from decodecalc.trace.candidates import Known
 from decodecalc.trace.events import Trace, TraceDevice
@@ -63,8 +64,21 @@ class Audit:
                 f"passed: all {len(right)} checked launch groups ({n} launches) are what should have run"
                 + (f"; for {alone} of them heads or batch are taken from the launch itself" if alone else "")
                 + (f"; {open_} more could not be checked" if open_ else "")
+                + self._but()
             )
         return f"NOTHING CHECKED: {self._why_nothing()}"
+
+    def _but(self) -> str:
+        """What is to be gained although the launch is as planned: the launches that took most time come first, those
+        with something to set before those that only used little of the GPU."""
+        right = self.with_status(*VERIFIED)
+        for group in [g for g in right if g.to_set] or [g for g in right if g.is_idle]:
+            who = group.engine
+            if not group.to_set:
+                return f"; but {who}'s launch used {group.use}, and no setting of a server is known to make it faster"
+            why = f"{who}'s launch used {group.use}" if group.is_idle else f"{who}'s launch can be faster"
+            return f"; but {why}: {group.to_set}"
+        return ""
 
     def _why_nothing(self) -> str:
         decode = [g for g in self.groups if g.attribution.what == DECODE_STEP]
@@ -126,6 +140,11 @@ def audit(traces: Sequence[Trace], book: NameBook, known: Known) -> Audit:
         found = judge(group, attribution, share)
         engine = engines.engine(found.engine or "")
         found = replace(found, sm_count=sms, path_names=engine.path_names)
+        inside = [traces[rank].log for rank in group.ranks]
+        attention = sum(map(len, inside))
+        others = sum(log.kernels for log in inside) - attention
+        l2, why = l2_state(found.kv_read_bytes, gpu, attention, others)
+        found = replace(found, l2=l2, l2_why=why)
         judged.append(with_warnings(found, steps, engine.warnings))
     kernels = sum(trace.log.kernels for trace in traces)
     return Audit(tuple(traces), tuple(judged), known, gpu, kernels, kernel_s, tuple(notes + gpu_notes))
