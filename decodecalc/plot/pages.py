@@ -18,7 +18,7 @@ from decodecalc.units import human_seconds
 
 WIDTH = 4.6
 """Inches. At a phone's width the letters are then still as large as the page's small print."""
-MOST_BARS, MOST_LINES, LEGEND_COLUMNS = 20, 6, 4
+MOST_BARS, MOST_LINES, MOST_MARKERS, LEGEND_COLUMNS = 20, 6, 20, 4
 FONT = 9
 """Points: the size of the letters."""
 Row = Mapping[str, Any]
@@ -177,7 +177,8 @@ def _lines(rows: Sequence[Row], subject: Subject, along: str) -> Figure:
     with small_figure() as (fig, ax):
         fig.set_size_inches(WIDTH, 3.2)
         for i, (label, mine) in enumerate(shown):
-            ax.plot([r[along] for r in mine], [scale * r[subject.key] for r in mine], label=label, **line_style(i))
+            style = line_style(i) if len(mine) <= MOST_MARKERS else {**line_style(i), "marker": ""}
+            ax.plot([r[along] for r in mine], [scale * r[subject.key] for r in mine], label=label, **style)
         ax.set_xscale("log", base=2)
         log2_ticks(ax.xaxis)
         ax.set_ylim(bottom=0)
@@ -196,7 +197,7 @@ def _caption(subject: Subject, shown: int, there: int, what: str) -> str:
 def _coverage_parts(rows: Sequence[Row]) -> list[Part]:
     return [
         Part("launched blocks", [r["launched_blocks"] for r in rows], "#8A8A8A", hollow=True),
-        Part("live blocks: with keys to read", [r["live_blocks"] for r in rows], COLORS[0]),
+        Part("blocks with keys to read", [r["live_blocks"] for r in rows], COLORS[0]),
     ]
 
 
@@ -247,7 +248,7 @@ CURVE = Subject(
 SUBJECTS: dict[str, Subject] = {
     "grid": Subject(
         "How many SMs get work?",
-        "Blocks with keys to read, and the share of the SMs that they cover. An outline shows blocks that are launched.",
+        "Blocks with keys to read, and the share of the SMs that they cover.",
         "sm_coverage", 1, "blocks", lambda r: f"{r['live_blocks']}: {percent(r['sm_coverage'])}",
         _coverage_parts, _sms, "SMs with work, %",
     ),

@@ -264,7 +264,8 @@ def _notes(audit: Audit) -> list[str]:
         lines += [f"{group.engine}: {group.to_set}"] if group.to_set else []
     if any(group.against_model.s_opt is not None for group in audit.groups):
         lines.append(
-            "measured is the median time of stage 1 and merge. predicted is the time of the planned launch in the "
+            "measured is the median time of stage 1, merge and a scheduler that runs with every launch. "
+            "predicted is the time of the planned launch in the "
             "engine's own kernel. S_opt is the split count of least predicted time, and the time at S_opt is "
             "that of the "
             "bundled kernel."
