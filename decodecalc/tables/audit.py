@@ -11,36 +11,25 @@ from decodecalc.tables.html import Details, Figure, Origin, Section, page
 from decodecalc.tables.pages import rule_sources, sources
 from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table, cell, grid_text, percent
 from decodecalc.trace.against_model import AS_PREDICTED
-from decodecalc.trace.events import dim3
 from decodecalc.trace.judged import CONSISTENT, MATCH, MISMATCH, NEEDS, NO_GRID, REFUSED, VERIFIED
 from decodecalc.trace.kernel_names import function_name
+from decodecalc.trace.rows import MOST_KERNEL_NAME
 from decodecalc.units import human_rate, human_seconds
 
 if TYPE_CHECKING:
-    from decodecalc.launch.plan import KernelLaunch
     from decodecalc.trace.audit import Audit
-    from decodecalc.trace.events import LaunchShape
     from decodecalc.trace.judged import JudgedLaunch
-    from decodecalc.trace.pairing import Timing
 
 MARKS = {MATCH: GOOD, CONSISTENT: GOOD, MISMATCH: BAD, REFUSED: BAD, NEEDS: OFF, NO_GRID: OFF}
 """How statuses are coloured; those of launches that are not judged have no colour."""
-MOST_KERNEL_NAME = 120
 SCHEMA = 2  # 2: codes of warnings in snake case
 
 
 def audit_table(audit: Audit, inputs: Mapping[str, Any], heading: list[str]) -> Table:
     """One row per launch group: those that failed, those that could not be checked, and the others; in each of these
     the group that takes most time comes first."""
-    groups = worst_first(audit)
-    rows = [_row(group) for group in groups]
+    rows = audit.to_rows()
     return Table("audit", inputs, rows, _columns(rows), [*heading, plain(audit.verdict)], _notes(audit), schema=SCHEMA)
-
-
-def worst_first(audit: Audit) -> list[JudgedLaunch]:
-    """The launch groups, those that failed first."""
-    order = {BAD: 0, OFF: 1, "": 2, GOOD: 3}
-    return sorted(audit.groups, key=lambda group: order[_mark(group.status)])
 
 
 def _mark(status: str) -> str:
@@ -51,7 +40,7 @@ def audit_page(audit: Audit, table: Table, command: str, figures: Sequence[Figur
     """The same as an HTML page, with the timeline of a step and every claim of every group to open."""
     from os.path import basename
 
-    blocks = [_details(group) for group in worst_first(audit)]
+    blocks = [_details(group) for group in audit.worst_first]
     title = "decodecalc audit: " + ", ".join(basename(trace.path) for trace in audit.traces[:4])
     groups = Section("Launch groups", replace(table, heading=()), blocks)
     step = [Section("The step", figures=figures)] if figures else []
@@ -92,98 +81,6 @@ def _details(audit: JudgedLaunch) -> Details:
         f"warning: {w.text}" for w in audit.warnings
     ]
     return Details(f"{name} {grid_text(group.stage1.grid)}: {audit.status}", lines, pairs, _mark(audit.status))
-
-
-def _row(audit: JudgedLaunch) -> dict[str, Any]:
-    group, planned, model = audit.group, audit.plan, audit.against_model
-    stage1 = planned.stage1 if planned is not None else None
-    merge = planned.merge if planned is not None else None
-    return {
-        "status": audit.status,
-        "engine": audit.engine,
-        "version": audit.version,
-        "versions": list(audit.versions),
-        "why": plain(audit.attribution.why),
-        "family": group.family,
-        "layer_group": audit.layer.name if audit.layer else None,
-        "layers": audit.layers,
-        "kernel": plain(function_name(group.stage1.name)[:MOST_KERNEL_NAME]),
-        "path": audit.path,
-        "graph_replay": group.graph,
-        "launches": group.launches,
-        "ranks": list(group.ranks),
-        **_shape("", group.stage1),
-        "predicted_path": planned.path if planned else None,
-        "predicted_grid": _grid(stage1),
-        "predicted_threads": stage1.threads if stage1 else None,
-        **_shape("merge_", group.merge),
-        "predicted_merge_grid": _grid(merge),
-        **_shape("scheduler_", group.scheduler),
-        "q_heads": planned.geometry.q_heads if planned else audit.seen.q_heads,
-        "kv_heads": planned.geometry.kv_heads if planned else audit.seen.kv_heads,
-        "head_dim": planned.geometry.head_dim if planned else audit.seen.head_dim,
-        "batch": planned.batch.size if planned else audit.seen.batch,
-        "lengths": audit.lengths,
-        "context": audit.context,
-        "context_range": list(audit.seen.context_range) if audit.seen.context_range else None,
-        "inferred": list(audit.inferred),
-        "setting": audit.setting,
-        "splits_launched": planned.splits.launched if planned else audit.seen.splits_launched,
-        "splits_requested": _lengths_known(audit, "requested"),
-        "splits_live": _lengths_known(audit, "live"),
-        "launched_blocks": group.stage1.blocks,
-        "live_blocks": audit.live_blocks,
-        "sm_count": audit.sm_count,
-        "sm_coverage": audit.sm_coverage,
-        "sm_coverage_launched": audit.launched_coverage,
-        "s_star": planned.s_star if planned and audit.lengths_known else None,
-        "s_opt": model.s_opt,
-        **_timing("stage1", group.stage1_time),
-        **_timing("merge", group.merge_time),
-        **_timing("scheduler", group.scheduler_time),
-        "step_s": group.step_s,
-        "total_s": group.total_s,
-        "share_of_kernel_time": audit.share,
-        "kv_read_bytes": audit.kv_read_bytes,
-        "achieved_kv_bytes_per_s": audit.achieved_bytes_per_s,
-        "predicted_s": model.predicted_s,
-        "predicted_low_s": model.low_s,
-        "predicted_high_s": model.high_s,
-        "l2": audit.l2 if audit.lengths_known else None,
-        "against_prediction": audit.compared,
-        "to_set": model.advice.setting if model.advice is not None and audit.to_set else None,
-        "best_s": model.best_s,
-        "saving_s_per_token": model.saving_s_per_token,
-        "claims": [claim.to_dict() for claim in audit.claims],
-        "failed_claims": [claim.what for claim in audit.failed],
-        "explanation": audit.explanation,
-        "warnings": [{"code": w.code, "text": plain(w.text)} for w in audit.warnings],
-        "note": plain(audit.note),
-    }
-
-
-def _lengths_known(audit: JudgedLaunch, which: str) -> list[int] | None:
-    return list(getattr(audit.plan.splits, which)) if audit.plan is not None and audit.lengths_known else None
-
-
-def _grid(kernel: KernelLaunch | None) -> list[int] | None:
-    """A planned grid with all three extents, as traces write it."""
-    grid = dim3(kernel.grid) if kernel is not None else None
-    return None if grid is None else list(grid)
-
-
-def _shape(prefix: str, shape: LaunchShape | None) -> dict[str, Any]:
-    return {
-        f"{prefix}grid": list(shape.grid) if shape is not None and shape.grid else None,
-        f"{prefix}threads": shape.threads if shape is not None else None,
-    }
-
-
-def _timing(prefix: str, timing: Timing | None) -> dict[str, Any]:
-    return {
-        f"{prefix}_{name}_s": getattr(timing, f"{name}_s") if timing is not None else None
-        for name in ("median", "p10", "p90")
-    }
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
@@ -240,7 +137,7 @@ def _off_prediction(compared: str) -> str:
 
 def _notes(audit: Audit) -> list[str]:
     lines: list[str] = []
-    for group in worst_first(audit):
+    for group in audit.worst_first:
         name = group.engine or function_name(group.group.stage1.name)[:MOST_KERNEL_NAME]
         where = f"{name} {grid_text(group.group.stage1.grid)}"
         for claim in group.failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from decodecalc.errors import InputError
 from decodecalc.trace.against_model import l2_state
@@ -17,26 +17,65 @@ from decodecalc.trace.load import knowledge
 from decodecalc.trace.pairing import LaunchGroup, pair
 from decodecalc.trace.readers import Progress, read_trace
 from decodecalc.trace.recognise import NameBook
+from decodecalc.trace.rows import row_of
 from decodecalc.trace.steps import distinct_notes
 from decodecalc.trace.warnings import with_warnings
+from decodecalc.values import ShownRows
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
+SEEN = (
+    "status", "engine", "layer_group", "path", "grid", "predicted_grid", "launches", "sm_coverage", "step_s",
+    "predicted_s", "against_prediction", "l2", "to_set",
+)  # fmt: skip
+"""Keys of the rows that a notebook shows; a frame has all."""
 MAX_GROUPS = 256  # each is planned many times; a profile has tens
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, slots=True)
+class Audit(ShownRows):
     """All groups of all traces. `verdict` is the result in words, and `passed` decides the exit code."""
 
     traces: tuple[Trace, ...]
+    """The files that were read, one for each rank."""
     groups: tuple[JudgedLaunch, ...]
+    """Groups of equal launches, judged; those that take most time come first."""
     known: Known
+    """What the user said about the run."""
     gpu: Gpu | None
+    """The GPU for which plans were made; None where neither the user nor the traces name one."""
     kernels: int
+    """Kernels of all traces."""
     kernel_s: float
+    """Their time."""
     notes: tuple[str, ...]
+    """What a reader should know about the files."""
+
+    @property
+    def worst_first(self) -> tuple[JudgedLaunch, ...]:
+        """The groups: those that failed, those that could not be checked, those that are not judged, and the rest."""
+        order = [status for statuses in ((MISMATCH, REFUSED), (NEEDS, NO_GRID)) for status in statuses]
+        last = len(order) + 1
+
+        def place(group: JudgedLaunch) -> int:
+            if group.status in order:
+                return order.index(group.status) // 2
+            return last if group.status in VERIFIED else last - 1
+
+        return tuple(sorted(self.groups, key=place))
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat row for each group, those that failed first."""
+        return [row_of(group) for group in self.worst_first]
+
+    def seen(self) -> tuple[str, Sequence[str]]:
+        """The verdict, and what a notebook shows of the groups."""
+        return self.verdict, SEEN
+
+    def __str__(self) -> str:
+        """The verdict."""
+        return self.verdict
 
     def with_status(self, *statuses: str) -> tuple[JudgedLaunch, ...]:
         """Groups of these statuses."""

@@ -9,7 +9,6 @@ import pytest
 
 import decodecalc as dc
 from decodecalc.models import LayerGroup
-from decodecalc.tables.audit import worst_first
 from decodecalc.trace.against_model import l2_state
 from decodecalc.trace.audit import Audit, audit_traces
 from decodecalc.trace.candidates import Known
@@ -78,7 +77,7 @@ def test_a_mismatch_fails_whatever_else_matches(judge: Any, events_of: Any) -> N
     (wrong,) = audit.with_status("mismatch")
     assert [(c.what, c.predicted, c.observed) for c in wrong.failed] == [("stage-1 grid", (5, 8, 16), (9, 8, 16))]
     assert wrong.group.total_s < max(g.group.total_s for g in audit.groups)
-    assert [g.status for g in worst_first(audit)] == ["mismatch", "match"]
+    assert [g.status for g in audit.worst_first] == ["mismatch", "match"]
     assert wrong.sm_coverage is None
 
 
