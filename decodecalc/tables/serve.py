@@ -285,5 +285,5 @@ def _origin(found: Serving) -> list[tuple[str, str]]:
     """Versions and sources behind the answer."""
     pairs = sources(found.model, found.gpu)
     for one in found.layers:
-        pairs.append((f"{found.facts.title} {one.answer.version}", one.answer.source))
+        pairs.append((f"{TITLES[found.command.server]} {one.answer.version}", one.answer.source))
     return [*dict.fromkeys(pairs), ("times", found.calibration.label)]
