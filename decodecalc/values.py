@@ -103,7 +103,7 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_short(v)}" for k, v in value.items())[:MOST_TEXT]
+        return ", ".join(f"{k} {worded(str(k), v)}" for k, v in value.items())[:MOST_TEXT]
     if isinstance(value, (list, tuple)):
         return ("; " if any(isinstance(v, Mapping) for v in value) else " ").join(map(_short, value))[:MOST_TEXT]
     return str(value)[:MOST_TEXT]

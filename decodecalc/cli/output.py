@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +28,10 @@ def emit(table: Table, format: str, output: str | None = None) -> None:
     asked = context.meta if context is not None else {}
     if asked.get(SORT):
         table = table.sorted_by(asked[SORT])
+    invocation = None if context is None else context.find_root().obj
+    if isinstance(invocation, Invocation) and invocation.kept is not None:
+        invocation.kept.append(table)
+        return
     if output is not None:
         check_output(output)
     terminal = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -64,11 +69,21 @@ def typed() -> str:
     return shlex.join(["decodecalc", *arguments()])
 
 
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One invocation of the command line."""
+
+    argv: list[str]
+    """Its arguments, the command's name first."""
+    kept: list[Table] | None = None
+    """Takes the tables that the command makes, where they are not to be printed."""
+
+
 def arguments() -> list[str]:
     """The arguments of this invocation, the command's name first."""
     context = click.get_current_context()
-    given: list[str] | None = context.find_root().obj
-    return list(given) if given else [str(context.info_name)]
+    given = context.find_root().obj
+    return list(given.argv) if isinstance(given, Invocation) else [str(context.info_name)]
 
 
 def _columns() -> int:

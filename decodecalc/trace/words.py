@@ -8,7 +8,7 @@ from typing import Any
 
 from decodecalc.batch import Batch
 from decodecalc.engines import engine_names, load_policies, split_version
-from decodecalc.errors import InputError
+from decodecalc.errors import InputError, check_type
 from decodecalc.request import resolve_gpu, resolve_kv, resolve_layers, resolve_opts, said
 from decodecalc.trace.audit import Audit, audit_traces
 from decodecalc.trace.candidates import Known
@@ -22,7 +22,8 @@ def audit(traces: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **w
     context, gpu, engine, kv_dtype, … Lists may be given as lists. Raises InputError for a file that is no trace and for
     words that make no sense.
     """
-    paths = [traces] if isinstance(traces, (str, os.PathLike)) else list(traces)
+    paths = [traces] if isinstance(traces, (str, os.PathLike)) else traces
+    check_type("traces", paths, Sequence, "the names of trace files")
     known, _ = known_of(said(words))
     return audit_traces([os.fspath(path) for path in paths], known)
 

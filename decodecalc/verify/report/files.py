@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from decodecalc.errors import InputError
+from decodecalc.errors import InputError, check_type
 from decodecalc.files import encoded, parse_json, read_bounded, read_json, write_whole
 from decodecalc.safetext import json_safe
 from decodecalc.values import ShownRows
@@ -108,6 +108,7 @@ def _dump(value: Any) -> str:
 
 def read_report(path: str) -> Report:
     """Reads a report file. Raises InputError, which says what is wrong with it."""
+    check_type("path", path, str, "the name of a file that `decodecalc verify` wrote")
     where = f"report {path!r:.200}"
     data = read_json(path, MAX_FILE_BYTES, where, "give a file that `decodecalc verify` wrote")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
