@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from html.parser import HTMLParser
@@ -125,7 +127,7 @@ def test_a_failure_comes_first_in_a_frame() -> None:
     assert verdicts.index("off") < verdicts.index("pass")
 
 
-def test_the_notebook_of_the_documentation_runs() -> None:
+def test_the_notebook_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cell runs in a fresh kernel, in the folder that the notebook lies in, and shows what it ends in."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
@@ -133,9 +135,7 @@ def test_the_notebook_of_the_documentation_runs() -> None:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert code
     assert all(not cell.outputs and cell.execution_count is None for cell in code), "strip the outputs"
-    import os
-
-    os.environ.setdefault("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *map(os.path.abspath, filter(None, sys.path))]))
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
     for cell in code:
         if not cell.source.rstrip().endswith(";") and "import" not in cell.source.splitlines()[0]:
