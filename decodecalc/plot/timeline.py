@@ -42,7 +42,7 @@ def _step(found: Timeline) -> Figure:
         fig.set_size_inches(WIDTH, 1.0 + 0.24 * len(kinds))
         for row, kind in enumerate(kinds):
             spans = [(scale * s.start_s, scale * s.duration_s) for s in found.slices if s.kind == kind]
-            ax.broken_barh(spans, (row - 0.4, 0.8), facecolor=KINDS[kind], edgecolor="none")
+            ax.broken_barh(spans, (row - 0.4, 0.8), facecolor=KINDS[kind], edgecolor=KINDS[kind], linewidth=0.3)
         ax.set_yticks(range(len(kinds)), [f"{kind}, {100 * found.share(kind):.0f} %" for kind in kinds])
         ax.invert_yaxis()
         ax.set_xlim(0, scale * found.length_s)
@@ -68,16 +68,12 @@ def _rows(inside: Sequence[Slice]) -> Figure:
         for row, (s, text) in enumerate(zip(shown, texts)):
             at, long = (s.start_s - zero) * 1e6, s.duration_s * 1e6
             ax.barh(row, long, left=at, height=0.7, color=KINDS[s.kind])
-            late = at + long > 0.75 * end
-            ax.annotate(
-                text, (at if late else at + long, row), (-3 if late else 3, 0), textcoords="offset points", va="center",
-                ha="right" if late else "left", fontsize="small",
-            )  # fmt: skip
+            ax.annotate(text, (at + long, row), (3, 0), textcoords="offset points", va="center", fontsize="small")
         ax.set_yticks(range(len(shown)), [_label(s) for s in shown], fontsize="small")
         for tick, s in zip(ax.get_yticklabels(), shown):
             tick.set_fontweight("bold" if s.kind == ATTENTION else "normal")
         ax.invert_yaxis()
-        ax.set_xlim(0, end)
+        ax.set_xlim(0, end * 1.25)  # room for the last text
         ax.grid(visible=False, axis="y")
         ax.set_xlabel("µs from its start")
         more = len(inside) - len(shown)

@@ -171,7 +171,7 @@ def _window(trace: Trace, group: JudgedLaunch) -> tuple[float, float, float, flo
     if not len(starts):
         return None
     count, whole = _step(group, np.frombuffer(log.correlation, dtype=np.uint32)[mine], len(starts))
-    at = (len(starts) - count) // 2
+    at = _begin(starts, count)
     ends = starts + np.nan_to_num(np.frombuffer(log.duration, dtype=np.float32)[mine])
     period = float(np.median(np.diff(starts[at : at + count]))) if count > 1 else float(ends[at] - starts[at])
     after = float(starts[at + count]) if at + count < len(starts) else math.inf
@@ -182,6 +182,15 @@ def _window(trace: Trace, group: JudgedLaunch) -> tuple[float, float, float, flo
         f"one step of {count} layers" if whole else f"{count} launch{'es' if count > 1 else ''} that follow each other"
     )
     return float(starts[at]), end, float(starts[middle]), second, f"{what} of {group.engine}"
+
+
+def _begin(starts: Any, count: int) -> int:
+    """The number of the launch that begins a step near the middle: of so many launches in a row the one after the longest
+    pause, in which the rest of the model and the host stand between two steps."""
+    middle = (len(starts) - count) // 2
+    near = range(max(middle - count // 2, 0), min(middle + count // 2, len(starts) - count) + 1)
+    pauses = {at: float(starts[at] - starts[at - 1]) if at else 0.0 for at in near}
+    return max(near, key=lambda at: (pauses[at], -abs(at - middle)))
 
 
 def _step(group: JudgedLaunch, correlations: Any, launches: int) -> tuple[int, bool]:

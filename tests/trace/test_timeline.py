@@ -71,6 +71,7 @@ def test_a_step_is_shown_whole_and_once(judged: Any, kernel: Any) -> None:
     assert found.share(ATTENTION) == pytest.approx(20 / 80)
     assert found.share(MATRIX) == pytest.approx(20 / 80)
     assert found.idle == pytest.approx(0, abs=1e-9)
+    assert found.slices[0].role == "stage 1"
 
 
 def test_a_replayed_graph_says_how_long_a_step_is(judged: Any, kernel: Any) -> None:
