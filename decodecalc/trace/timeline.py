@@ -185,8 +185,8 @@ def _window(trace: Trace, group: JudgedLaunch) -> tuple[float, float, float, flo
 
 
 def _begin(starts: Any, count: int) -> int:
-    """The number of the launch that begins a step near the middle: of so many launches in a row the one after the longest
-    pause, in which the rest of the model and the host stand between two steps."""
+    """The number of the launch that begins a step near the middle: of so many launches in a row the one after the
+    longest pause, in which the rest of the model and the host stand between two steps."""
     middle = (len(starts) - count) // 2
     near = range(max(middle - count // 2, 0), min(middle + count // 2, len(starts) - count) + 1)
     pauses = {at: float(starts[at] - starts[at - 1]) if at else 0.0 for at in near}
