@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from decodecalc.analysis.segments import Segment, segments
     from decodecalc.analysis.traffic import Traffic, traffic
     from decodecalc.batch import Batch
+    from decodecalc.cli.ask import table
     from decodecalc.cost.calibration import Calibration
     from decodecalc.cost.choice import Choice, choose
     from decodecalc.cost.load import load_calibration
     from decodecalc.cost.prediction import Prediction, predict
+    from decodecalc.cost.step import Step, StepFloor, step
     from decodecalc.cost.token import TokenTime, token_time
     from decodecalc.engines import engine_names, plan
     from decodecalc.errors import (
@@ -39,9 +41,14 @@ if TYPE_CHECKING:
     from decodecalc.models import LayerGroup, Model, RankModel, load_model, zoo_names
     from decodecalc.sweeps.axes import Axes
     from decodecalc.sweeps.run import sweep
+    from decodecalc.tables.table import Table
+    from decodecalc.trace.audit import Audit
+    from decodecalc.trace.words import audit
+    from decodecalc.verify.report.files import Report, read_report
 
 # The module of every public name. A test holds this table, `__all__` and the imports above together.
 _HOME = {
+    "Audit": "decodecalc.trace.audit",
     "Axes": "decodecalc.sweeps.axes",
     "Batch": "decodecalc.batch",
     "Calibration": "decodecalc.cost.calibration",
@@ -65,13 +72,18 @@ _HOME = {
     "Paging": "decodecalc.analysis.paging",
     "Prediction": "decodecalc.cost.prediction",
     "RankModel": "decodecalc.models",
+    "Report": "decodecalc.verify.report.files",
     "Roofline": "decodecalc.analysis.roofline",
     "Segment": "decodecalc.analysis.segments",
     "ShardingError": "decodecalc.errors",
     "Splits": "decodecalc.launch.plan",
-    "Traffic": "decodecalc.analysis.traffic",
+    "Step": "decodecalc.cost.step",
+    "StepFloor": "decodecalc.cost.step",
+    "Table": "decodecalc.tables.table",
     "TokenTime": "decodecalc.cost.token",
+    "Traffic": "decodecalc.analysis.traffic",
     "UnknownNameError": "decodecalc.errors",
+    "audit": "decodecalc.trace.words",
     "choose": "decodecalc.cost.choice",
     "detect_gpu": "decodecalc.gpus",
     "engine_names": "decodecalc.engines",
@@ -83,15 +95,19 @@ _HOME = {
     "paging": "decodecalc.analysis.paging",
     "plan": "decodecalc.engines",
     "predict": "decodecalc.cost.prediction",
+    "read_report": "decodecalc.verify.report.files",
     "roofline": "decodecalc.analysis.roofline",
     "segments": "decodecalc.analysis.segments",
+    "step": "decodecalc.cost.step",
     "sweep": "decodecalc.sweeps.run",
+    "table": "decodecalc.cli.ask",
     "token_time": "decodecalc.cost.token",
     "traffic": "decodecalc.analysis.traffic",
     "zoo_names": "decodecalc.models",
 }
 
 __all__ = [
+    "Audit",
     "Axes",
     "Batch",
     "Calibration",
@@ -115,14 +131,19 @@ __all__ = [
     "Paging",
     "Prediction",
     "RankModel",
+    "Report",
     "Roofline",
     "Segment",
     "ShardingError",
     "Splits",
+    "Step",
+    "StepFloor",
+    "Table",
     "TokenTime",
     "Traffic",
     "UnknownNameError",
     "__version__",
+    "audit",
     "choose",
     "detect_gpu",
     "engine_names",
@@ -134,9 +155,12 @@ __all__ = [
     "paging",
     "plan",
     "predict",
+    "read_report",
     "roofline",
     "segments",
+    "step",
     "sweep",
+    "table",
     "token_time",
     "traffic",
     "zoo_names",

@@ -23,7 +23,7 @@ def check_count(name: str, value: Any, low: int = 1, high: int = 1 << 40) -> int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Indexer:
+class Indexer(Shown):
     """What scores the keys of a sparse layer: its query heads score one cached key vector of every entry (or a few)."""
 
     heads: int
@@ -43,9 +43,13 @@ class Indexer:
         for name in ("heads", "head_dim", "key_heads", "keys_per_entry"):
             object.__setattr__(self, name, check_count(f"indexer {name}", getattr(self, name)))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gather:
+class Gather(Shown):
     """Which cache entries a query token of a sparse layer reads: the entries of a list, and the keys just before the
     token.
 
@@ -78,6 +82,10 @@ class Gather:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, check_count(f"gather {name}", value))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the indexer nested."""
+        return asdict(self)
 
     def candidates(self, context: Any) -> Any:
         """Entries from which the list is selected."""

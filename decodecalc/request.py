@@ -6,7 +6,7 @@ request names those that were used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from decodecalc.engines.registry import (
     SERVED_MLA,
     traits_of,
 )
-from decodecalc.errors import InputError
+from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
 from decodecalc.sanity import sanity_lines
@@ -34,6 +34,35 @@ if TYPE_CHECKING:
 
 DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2560", "llama3-8b"
 DEFAULT_KV_DTYPE, DEFAULT_PAGE = "bf16", 16
+
+
+UNSAID: dict[str, Any] = {
+    **dict.fromkeys(
+        ("model", "q_heads", "kv_heads", "head_dim", "head_dim_v", "window", "gpu", "engine", "server", "batch",
+        "context",
+         "seq_lens", "kv_dtype", "query_dtype")
+    ),
+    **dict.fromkeys(("mla", "as_dense", "eager", "batch_invariant"), False),
+    "tp": 1, "q_len": "1", "page_size": None, "opts": (),
+}  # fmt: skip
+"""The words of a scenario and their values where nothing is said; `cli.options` has the same."""
+COUNTS = ("batch", "context", "seq_lens", "q_len")
+
+
+def said(words: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The words of a scenario from Python, completed and spelled as the command line spells them: lists become comma
+    lists. more: further words that the caller takes, with their values where nothing is said. UnknownNameError for a
+    word that there is not."""
+    known = {**UNSAID, **(more or {})}
+    for name in words:
+        if name not in known:
+            raise UnknownNameError("word", name, known)
+    out = dict(known)
+    for name, value in words.items():
+        listed = isinstance(value, Sequence) and not isinstance(value, str) and name != "opts"
+        counted = name in COUNTS and value is not None
+        out[name] = ",".join(map(str, value)) if listed else str(value) if counted else value
+    return out
 
 
 class Layers(NamedTuple):

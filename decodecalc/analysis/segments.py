@@ -14,10 +14,11 @@ from typing import Any
 from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import LaunchPlan, check_plan
 from decodecalc.sizes import check_rows
+from decodecalc.values import Shown
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Shown):
     """One split of one request."""
 
     request: int

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from decodecalc.cli.options import cache_options, engine_options, layer_options, output_options
-from decodecalc.cli.output import emit, write_text
+from decodecalc.cli.options import cache_options, engine_options, html_option, layer_options, output_options
+from decodecalc.cli.output import check_outputs, emit, typed, write_text
 from decodecalc.cli.progress import Bars
-from decodecalc.files import check_output
-from decodecalc.request import resolve_gpu, resolve_kv, resolve_layers, resolve_opts
 
 if TYPE_CHECKING:
-    from decodecalc.trace.candidates import Known
+    pass
 
 
 @click.command(
@@ -39,9 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-truncated", is_flag=True, help="Audit what a truncated file holds before the place where it was cut."
 )
-@click.option(
-    "--html", "html", type=click.Path(dir_okay=False), help="Also write the result as one self-contained HTML page."
-)
+@html_option
 @output_options
 def command(
     traces: tuple[str, ...],
@@ -60,8 +56,9 @@ def command(
     """
     from decodecalc.tables.audit import audit_table
     from decodecalc.trace.audit import audit_traces
+    from decodecalc.trace.words import known_of
 
-    known, inputs = _known(values)
+    known, inputs = known_of(values)
     with Bars() as bars:
         found = audit_traces(traces, known, allow_truncated=allow_truncated, progress=_reading(bars))
     inputs = {"traces": list(traces), **inputs, "gpu": found.gpu.name if found.gpu else None}
@@ -71,81 +68,15 @@ def command(
     ]
     table = audit_table(found, inputs, heading)
     if html is not None:
+        from decodecalc.plot.timeline import timeline_figures
         from decodecalc.tables.audit import audit_page
+        from decodecalc.trace.timeline import timeline
 
-        page = audit_page(found, table)
-        for path in filter(None, (html, output)):
-            check_output(path)  # before the first is written
+        page = audit_page(found, table, typed(), timeline_figures(timeline(found)))
+        check_outputs(html, output)
         write_text(page, html)
     emit(table, format_, output)
     return 0 if found.passed else 1
-
-
-def _known(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
-    """What the user says about the run. Nothing is assumed here: a default would be held against the trace."""
-    from decodecalc.batch import Batch
-    from decodecalc.engines import engine_names, load_policies, split_version
-    from decodecalc.errors import InputError
-    from decodecalc.trace.candidates import Known
-    from decodecalc.units import parse_counts
-
-    layers = None
-    if any(values[name] is not None for name in ("model", "q_heads", "kv_heads", "head_dim", "head_dim_v", "window")):
-        layers = resolve_layers(values)
-    elif values["tp"] != 1 or values["mla"]:
-        raise InputError("--tp and --mla describe a model; give --model or --q-heads with them")
-    if values["seq_lens"] is not None and (values["batch"] is not None or values["context"] is not None):
-        raise InputError("--seq-lens describes a whole batch and cannot be combined with --batch or --context")
-    q_lens = parse_counts(values["q_len"], "--q-len")
-    ragged = None
-    if values["seq_lens"] is not None:
-        ragged = Batch(parse_counts(values["seq_lens"], "--seq-lens"), q_lens[0] if len(q_lens) == 1 else q_lens)
-    elif len(q_lens) != 1:
-        raise InputError("--q-len must be one number here, or one number for each of --seq-lens")
-    names = [part.strip() for part in (values["engine"] or "all").split(",") if part.strip()]
-    everyone = "all" in [name.lower() for name in names]
-    if not everyone:
-        load_policies(names)  # unknown names and versions fail before a long file is read
-    options: dict[str, Any] = {}
-    if values["opts"] or values["batch_invariant"]:
-        options = resolve_opts(values["opts"], values["batch_invariant"], list(engine_names()) if everyone else names)
-    kv = resolve_kv(values, layers.model if layers else None)
-    known = Known(
-        layer_groups=layers.layer_groups if layers else (),
-        model_kv_heads=layers.model_kv_heads if layers else None,
-        whole_model=values["model"] is not None,
-        requests=_counts(values["batch"], "--batch"),
-        contexts=_counts(values["context"], "--context"),
-        ragged=ragged,
-        q_len=q_lens[0],
-        kv=kv,
-        gpu=None if values["gpu"] is None else resolve_gpu(values["gpu"]),
-        engines=None if everyone else tuple(split_version(name) for name in names),
-        options=options,
-    )
-    inputs = {
-        "model": layers.label if layers else None,
-        "tp": values["tp"],
-        "batch": list(known.requests),
-        "context": list(known.contexts),
-        "seq_lens": list(ragged.seq_lens) if ragged else None,
-        "q_len": list(q_lens),
-        "kv_dtype": kv.dtype,
-        "page_size": kv.page_size,
-        "engines": ["all"] if everyone else names,
-        "options": options,
-    }
-    return known, inputs
-
-
-def _counts(text: str | None, name: str) -> tuple[int, ...]:
-    from decodecalc.errors import InputError
-    from decodecalc.units import parse_counts
-
-    found = tuple(parse_counts(text, name)) if text is not None else ()
-    if found and min(found) < 1:
-        raise InputError(f"{name} must be at least 1, not {min(found)}")
-    return found
 
 
 def _reading(bars: Bars) -> Callable[[str], Callable[[int], None]]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, scenario_options
-from decodecalc.cli.output import emit
+from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.output import emit_with_page
 from decodecalc.engines.registry import SERVED_HERE
 from decodecalc.request import resolve
 
@@ -38,10 +38,12 @@ from decodecalc.request import resolve
     metavar="FILE",
     help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
 )
+@html_option
 @output_options
 def command(
     format_: str,
     output: str | None,
+    html: str | None,
     curve: bool,
     l2: str,
     workload: str | None,
@@ -60,4 +62,5 @@ def command(
     request, weights = resolve(values, default_engine=SERVED_HERE), None
     if workload is not None:
         request, weights = request.on_workload(workload)
-    emit(choose_table(request, l2, calibration, curve, weights, library), format_, output)
+    table = choose_table(request, l2, calibration, curve, weights, library)
+    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)

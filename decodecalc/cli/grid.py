@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, scenario_options
-from decodecalc.cli.output import emit
+from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.output import emit_with_page
 from decodecalc.engines.registry import SERVED_HERE
 from decodecalc.request import resolve
 
@@ -16,8 +16,9 @@ from decodecalc.request import resolve
     "grid", epilog="Example:  decodecalc grid --model llama3-8b --gpu h200 --batch 1,4,16,17,64 --engine vllm-triton"
 )
 @scenario_options
+@html_option
 @output_options
-def command(format_: str, output: str | None, **values: Any) -> None:
+def command(format_: str, output: str | None, html: str | None, **values: Any) -> None:
     """Show the exact launch: path, grid, launched and live blocks, SM coverage, S*, splits, merge and gates.
 
     Without --engine, the table lists the engines that servers run here, by themselves or when told to, and the bundled
@@ -25,4 +26,6 @@ def command(format_: str, output: str | None, **values: Any) -> None:
     """
     from decodecalc.tables.grid import grid_table
 
-    emit(grid_table(resolve(values, default_engine=SERVED_HERE)), format_, output)
+    request = resolve(values, default_engine=SERVED_HERE)
+    table = grid_table(request)
+    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from decodecalc.cli.options import gpu_option, output_options
-from decodecalc.cli.output import emit
+from decodecalc.cli.options import gpu_option, html_option, output_options
+from decodecalc.cli.output import emit_with_page
 from decodecalc.errors import InputError
 from decodecalc.request import DEFAULT_MODEL, resolve_gpu
 from decodecalc.units import parse_counts
@@ -61,6 +61,7 @@ from decodecalc.units import parse_counts
     default=None,
     help="Memory for the cache, if known from a server's log, instead of the computed value.",
 )
+@html_option
 @output_options
 def command(
     model: str,
@@ -77,6 +78,7 @@ def command(
     available_gib: float | None,
     format_: str,
     output: str | None,
+    html: str | None,
 ) -> None:
     """Count the bytes of the KV cache for a token and layer group, and the sequences that fit on a GPU.
 
@@ -136,4 +138,4 @@ def command(
         available=available,
         inputs=inputs,
     )
-    emit(table, format_, output)
+    emit_with_page(table, format_, output, html, model=chosen, gpu=device)

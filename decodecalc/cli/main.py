@@ -103,8 +103,10 @@ def main(args: list[str] | None = None) -> None:
 def run(argv: list[str], debug: bool = False) -> int:
     """The exit code of one invocation."""
     try:
+        from decodecalc.cli.output import Invocation
+
         with watching_inputs():
-            result = cli.main(argv, prog_name="decodecalc", standalone_mode=False)
+            result = cli.main(argv, prog_name="decodecalc", standalone_mode=False, obj=Invocation(argv))
     except (click.exceptions.Exit, SystemExit) as stop:
         if isinstance(stop.__context__, BrokenPipeError):  # click's own way of ending when the reader went away
             return _reader_went_away()

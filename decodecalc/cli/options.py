@@ -113,6 +113,9 @@ engine_options = _stack(
         "--batch-invariant", is_flag=True, help="Turn on each engine's batch-invariant or deterministic mode."
     ),
 )
+html_option = click.option(
+    "--html", "html", type=click.Path(dir_okay=False), help="Also write the result as one self-contained HTML page."
+)
 output_options = _stack(
     click.option(
         "--format",

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, scenario_options
-from decodecalc.cli.output import emit
+from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.output import emit_with_page
 from decodecalc.request import resolve
 
 
@@ -45,10 +45,12 @@ from decodecalc.request import resolve
     help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
 )
 @click.option("--provenance", is_flag=True, help="List every parameter that was used, with its source.")
+@html_option
 @output_options
 def command(
     format_: str,
     output: str | None,
+    html: str | None,
     kernel: str,
     stand_in: bool,
     l2: str,
@@ -65,4 +67,5 @@ def command(
     from decodecalc.tables.predict import predict_table
 
     request = resolve(values)
-    emit(predict_table(request, kernel, l2, launch, calibration, provenance, stand_in), format_, output)
+    table = predict_table(request, kernel, l2, launch, calibration, provenance, stand_in)
+    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)

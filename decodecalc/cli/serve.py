@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import gpu_option, output_options
-from decodecalc.cli.output import emit, write_text
+from decodecalc.cli.options import gpu_option, html_option, output_options
+from decodecalc.cli.output import check_outputs, emit, typed, write_text
 from decodecalc.errors import InputError
 from decodecalc.request import resolve_gpu
 from decodecalc.units import parse_count, parse_counts
@@ -56,7 +56,7 @@ MAX_BYTES = 1 << 20
     metavar="FILE",
     help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
 )
-@click.option("--html", type=click.Path(dir_okay=False), help="Also write the answer as one self-contained HTML page.")
+@html_option
 @output_options
 def command(command: str, format_: str, output: str | None, html: str | None, **values: Any) -> None:
     """Read a serve command and say what it runs, how fast it is, what fits and what to change.
@@ -83,7 +83,8 @@ def command(command: str, format_: str, output: str | None, html: str | None, **
         reserve_bytes=int(values["reserve_gib"] * (1 << 30)),
     )
     if html is not None:
-        write_text(serve_page(found), html)
+        check_outputs(html, output)
+        write_text(serve_page(found, typed()), html)
     emit(serve_table(found), format_, output)
 
 

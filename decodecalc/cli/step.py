@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, scenario_options
-from decodecalc.cli.output import emit
+from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.output import emit_with_page
 from decodecalc.errors import UnknownNameError
 from decodecalc.request import resolve
 
@@ -33,10 +33,12 @@ from decodecalc.request import resolve
     metavar="FILE",
     help="Use a calibration file that `decodecalc calibrate` wrote. [default: shipped or extrapolated]",
 )
+@html_option
 @output_options
 def command(
     format_: str,
     output: str | None,
+    html: str | None,
     stored: str | None,
     expert_ranks: int | None,
     calibration: str | None,
@@ -48,4 +50,6 @@ def command(
 
     if stored is not None and stored not in LINEAR_BYTES:
         raise UnknownNameError("storage of weights", stored, LINEAR_BYTES)
-    emit(step_table(resolve(values), calibration, stored, expert_ranks), format_, output)
+    request = resolve(values)
+    table = step_table(request, calibration, stored, expert_ranks)
+    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)

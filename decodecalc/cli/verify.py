@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from decodecalc.cli.options import batch_options, cache_options, engine_options, layer_options
-from decodecalc.cli.output import emit, write_text
+from decodecalc.cli.output import arguments, emit, write_text
 from decodecalc.cli.verify_display import LiveDisplay
 from decodecalc.errors import InputError
 from decodecalc.files import check_output, write_together
@@ -140,7 +140,7 @@ def command(**values: Any) -> int:
         "options": options,
         "seed": values["seed"],
         "shard": values["shard"],
-        "command": shlex.join([*_program(ranks), *_arguments()]),
+        "command": shlex.join([*_program(ranks), *arguments()]),
     }
     if values["dry_run"]:
         return _dry_run(cases(scenarios, resolve_gpu(values["gpu"]), options), claims, inputs, values, shard)
@@ -193,12 +193,6 @@ def _program(ranks: Ranks) -> list[str]:
     if ranks.world == 1:
         return ["decodecalc"]
     return ["torchrun", "--nproc-per-node", str(ranks.world), "-m", "decodecalc"]
-
-
-def _arguments() -> list[str]:
-    """The command line as given; empty where the command was called from Python."""
-    argv = sys.argv[1:]
-    return argv if argv and argv[0] in ("verify", "--debug") else ["verify"]
 
 
 def _scenarios(values: dict[str, Any], interpreted: bool) -> tuple[list[Scenario], dict[str, Any]]:

@@ -34,6 +34,7 @@ from decodecalc.cost.parameters import (
 )
 from decodecalc.errors import InputError
 from decodecalc.files import read_json, write_whole
+from decodecalc.values import Shown
 
 SCHEMA = "decodecalc/calibration/3"
 MAX_FILE_BYTES = 16 << 20
@@ -46,7 +47,7 @@ Values = Mapping[str, Parameter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Calibration:
+class Calibration(Shown):
     """Parameters of one GPU. Two calibrations are equal when they are one object: caches use it as a key."""
 
     gpu: Mapping[str, Any]
@@ -98,6 +99,10 @@ class Calibration:
     def kernels(self) -> tuple[str, ...]:
         """Kernels that have at least one variant here."""
         return tuple(dict.fromkeys(v.kernel for v in self.variants))
+
+    def __str__(self) -> str:
+        """Its label."""
+        return self.label
 
     def to_dict(self) -> dict[str, Any]:
         """The file format."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.calibration import Calibration
+from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError
 from decodecalc.kvcache import KvCache
 from decodecalc.models import Model
@@ -18,6 +19,7 @@ from decodecalc.units import human_seconds
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
+    from decodecalc.batch import Batch
     from decodecalc.cost.token import TokenTime
     from decodecalc.gpus import Gpu
 
@@ -117,6 +119,36 @@ class Step(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, nested."""
         return {"attention": self.attention.to_dict(), "floor": self.floor.to_dict(), "least_s": self.least_s}
+
+
+def step(
+    model: Model | str,
+    batch: Batch,
+    *,
+    engine: str = DEFAULT_ENGINE,
+    tp: int = 1,
+    kv: KvCache | None = None,
+    gpu: Gpu | str = "h100-sxm",
+    calibration: Calibration | None = None,
+    expert_ranks: int | None = None,
+    stored: str | None = None,
+) -> Step:
+    """Attention of one decode step on one rank of `tp`, beside the floor of the rest.
+
+    engine, kv, gpu and calibration as in `token_time`; expert_ranks and stored as in `step_floor`. Raises what these
+    two raise.
+    """
+    from decodecalc.cost.token import token_time
+    from decodecalc.gpus import load_gpu
+    from decodecalc.models import load_model
+
+    whole, device = model if isinstance(model, Model) else load_model(model), load_gpu(gpu)
+    attention = token_time(whole, batch, engine=engine, tp=tp, kv=kv, gpu=device, calibration=calibration)
+    floor = step_floor(
+        whole, batch=batch.size, gpu=device, calibration=calibration, kv=kv, tp=tp, q_len=batch.max_q_len,
+        expert_ranks=expert_ranks, stored=stored,
+    )  # fmt: skip
+    return Step(attention=attention, floor=floor)
 
 
 # The rest of a step in servers takes between its floor and this many times as long; the share is given as a range.

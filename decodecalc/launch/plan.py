@@ -36,7 +36,7 @@ MERGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Shown):
     """One named condition of a policy, with its outcome."""
 
     name: str
@@ -52,7 +52,7 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLaunch:
+class KernelLaunch(Shown):
     """One kernel that the step launches."""
 
     name: str
@@ -148,7 +148,7 @@ def dealt_keys(keys: Any, tile: Any, splits: Any, i: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Splits:
+class Splits(Shown):
     """How the keys of each of the R requests are cut into splits."""
 
     requested: tuple[int, ...]

@@ -21,6 +21,7 @@ from decodecalc.launch.policy import Policy, PolicyVersion
 from decodecalc.models import LayerGroup, Model
 from decodecalc.servers import architecture_of
 from decodecalc.servers.policies import Place, policies_named
+from decodecalc.values import Shown
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -30,7 +31,7 @@ MAX_FAMILIES = 100_000  # each is an object of its own; batches, contexts and qu
 
 
 @dataclass(frozen=True, slots=True)
-class Axes:
+class Axes(Shown):
     """Values of every axis of a sweep; their product is swept."""
 
     models: tuple[Model, ...]
@@ -67,6 +68,12 @@ class Axes:
         for name in ("batches", "contexts", "q_lens"):
             if min(getattr(self, name)) < 1:
                 raise InputError(f"{name} must be at least 1, not {min(getattr(self, name))}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; models and GPUs by their names."""
+        out = {f.name: getattr(self, f.name) for f in fields(self)}
+        out.update(models=[model.name for model in self.models], gpus=[gpu.name for gpu in self.gpus])
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in out.items()}
 
     @property
     def steps_per_family(self) -> int:

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.safetext import plain
-from decodecalc.tables.html import Details, Section, page
-from decodecalc.tables.table import Column, Table, cell, grid_text, percent
-from decodecalc.trace.events import dim3
+from decodecalc.tables.html import Details, Figure, Origin, Section, page
+from decodecalc.tables.pages import rule_sources, sources
+from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table, cell, grid_text, percent
+from decodecalc.trace.against_model import AS_PREDICTED
+from decodecalc.trace.judged import CONSISTENT, MATCH, MISMATCH, NEEDS, NO_GRID, REFUSED, VERIFIED
 from decodecalc.trace.kernel_names import function_name
+from decodecalc.trace.rows import MOST_KERNEL_NAME
 from decodecalc.units import human_rate, human_seconds
 
 if TYPE_CHECKING:
-    from decodecalc.launch.plan import KernelLaunch
     from decodecalc.trace.audit import Audit
-    from decodecalc.trace.events import LaunchShape
     from decodecalc.trace.judged import JudgedLaunch
-    from decodecalc.trace.pairing import Timing
 
-MOST_KERNEL_NAME = 120
+MARKS = {MATCH: GOOD, CONSISTENT: GOOD, MISMATCH: BAD, REFUSED: BAD, NEEDS: OFF, NO_GRID: OFF}
+"""How statuses are coloured; those of launches that are not judged have no colour."""
 SCHEMA = 2  # 2: codes of warnings in snake case
 
 
 def audit_table(audit: Audit, inputs: Mapping[str, Any], heading: list[str]) -> Table:
-    """One row per launch group, those that take most time first."""
-    rows = [_row(group) for group in audit.groups]
+    """One row per launch group: those that failed, those that could not be checked, and the others; in each of these
+    the group that takes most time comes first."""
+    rows = audit.to_rows()
     return Table("audit", inputs, rows, _columns(rows), [*heading, plain(audit.verdict)], _notes(audit), schema=SCHEMA)
 
 
-def audit_page(audit: Audit, table: Table) -> str:
-    """The same as an HTML page, with every claim of every group to open."""
+def _mark(status: str) -> str:
+    return MARKS.get(status, "")
+
+
+def audit_page(audit: Audit, table: Table, command: str, figures: Sequence[Figure] = ()) -> str:
+    """The same as an HTML page, with the timeline of a step and every claim of every group to open."""
     from os.path import basename
 
-    blocks = [_details(group) for group in audit.groups]
-    title = "Audit of " + ", ".join(basename(trace.path) for trace in audit.traces[:4])
-    section = Section("Launch groups", replace(table, heading=table.heading[:-1]), blocks)
-    return page(title, [section], verdict=audit.verdict, passed=audit.passed)
+    blocks = [_details(group) for group in audit.worst_first]
+    title = "decodecalc audit: " + ", ".join(basename(trace.path) for trace in audit.traces[:4])
+    groups = Section("Launch groups", replace(table, heading=()), blocks)
+    step = [Section("The step", figures=figures)] if figures else []
+    failed = not audit.passed
+    sections = [groups, *step] if failed else [*step, groups]
+    pairs = [*sources(audit.known.model, audit.gpu)]
+    pairs += [(trace.path, f"{trace.format}, {trace.log.kernels} kernels") for trace in audit.traces]
+    rules = dict.fromkeys((g.engine, g.version) for g in audit.groups if g.engine and g.version)
+    pairs += rule_sources(rules)
+    mark = BAD if failed else OFF if any(g.is_idle or g.to_set for g in audit.with_status(*VERIFIED)) else GOOD
+    return page(title, sections, answer=audit.verdict, mark=mark, origin=Origin(command, pairs))
 
 
 def _details(audit: JudgedLaunch) -> Details:
@@ -62,105 +76,22 @@ def _details(audit: JudgedLaunch) -> Details:
         f"observed {_value(claim.observed)}"
         for claim in audit.claims
     ]
-    lines += [text for text in (audit.explanation, audit.note) if text] + [f"warning: {w.text}" for w in audit.warnings]
-    return Details(f"{name} {grid_text(group.stage1.grid)}: {audit.status}", lines, pairs)
-
-
-def _row(audit: JudgedLaunch) -> dict[str, Any]:
-    group, planned, model = audit.group, audit.plan, audit.against_model
-    stage1 = planned.stage1 if planned is not None else None
-    merge = planned.merge if planned is not None else None
-    return {
-        "status": audit.status,
-        "engine": audit.engine,
-        "version": audit.version,
-        "versions": list(audit.versions),
-        "why": plain(audit.attribution.why),
-        "family": group.family,
-        "layer_group": audit.layer.name if audit.layer else None,
-        "layers": audit.layers,
-        "kernel": plain(function_name(group.stage1.name)[:MOST_KERNEL_NAME]),
-        "path": audit.path,
-        "graph_replay": group.graph,
-        "launches": group.launches,
-        "ranks": list(group.ranks),
-        **_shape("", group.stage1),
-        "predicted_path": planned.path if planned else None,
-        "predicted_grid": _grid(stage1),
-        "predicted_threads": stage1.threads if stage1 else None,
-        **_shape("merge_", group.merge),
-        "predicted_merge_grid": _grid(merge),
-        **_shape("scheduler_", group.scheduler),
-        "q_heads": planned.geometry.q_heads if planned else audit.seen.q_heads,
-        "kv_heads": planned.geometry.kv_heads if planned else audit.seen.kv_heads,
-        "head_dim": planned.geometry.head_dim if planned else audit.seen.head_dim,
-        "batch": planned.batch.size if planned else audit.seen.batch,
-        "lengths": audit.lengths,
-        "context": audit.context,
-        "context_range": list(audit.seen.context_range) if audit.seen.context_range else None,
-        "inferred": list(audit.inferred),
-        "setting": audit.setting,
-        "splits_launched": planned.splits.launched if planned else audit.seen.splits_launched,
-        "splits_requested": _lengths_known(audit, "requested"),
-        "splits_live": _lengths_known(audit, "live"),
-        "launched_blocks": group.stage1.blocks,
-        "live_blocks": audit.live_blocks,
-        "sm_count": audit.sm_count,
-        "sm_coverage": audit.sm_coverage,
-        "sm_coverage_launched": audit.launched_coverage,
-        "s_star": planned.s_star if planned and audit.lengths_known else None,
-        "s_opt": model.s_opt,
-        **_timing("stage1", group.stage1_time),
-        **_timing("merge", group.merge_time),
-        **_timing("scheduler", group.scheduler_time),
-        "step_s": group.step_s,
-        "total_s": group.total_s,
-        "share_of_kernel_time": audit.share,
-        "kv_read_bytes": audit.kv_read_bytes,
-        "achieved_kv_bytes_per_s": audit.achieved_bytes_per_s,
-        "predicted_s": model.predicted_s,
-        "best_s": model.best_s,
-        "saving_s_per_token": model.saving_s_per_token,
-        "claims": [claim.to_dict() for claim in audit.claims],
-        "failed_claims": [claim.what for claim in audit.failed],
-        "explanation": audit.explanation,
-        "warnings": [{"code": w.code, "text": plain(w.text)} for w in audit.warnings],
-        "note": plain(audit.note),
-    }
-
-
-def _lengths_known(audit: JudgedLaunch, which: str) -> list[int] | None:
-    return list(getattr(audit.plan.splits, which)) if audit.plan is not None and audit.lengths_known else None
-
-
-def _grid(kernel: KernelLaunch | None) -> list[int] | None:
-    """A planned grid with all three extents, as traces write it."""
-    grid = dim3(kernel.grid) if kernel is not None else None
-    return None if grid is None else list(grid)
-
-
-def _shape(prefix: str, shape: LaunchShape | None) -> dict[str, Any]:
-    return {
-        f"{prefix}grid": list(shape.grid) if shape is not None and shape.grid else None,
-        f"{prefix}threads": shape.threads if shape is not None else None,
-    }
-
-
-def _timing(prefix: str, timing: Timing | None) -> dict[str, Any]:
-    return {
-        f"{prefix}_{name}_s": getattr(timing, f"{name}_s") if timing is not None else None
-        for name in ("median", "p10", "p90")
-    }
+    lines = sorted(lines, key=lambda line: not line.startswith("DIFFERS"))
+    lines += [text for text in (audit.explanation, audit.note, audit.to_set) if text] + [
+        f"warning: {w.text}" for w in audit.warnings
+    ]
+    return Details(f"{name} {grid_text(group.stage1.grid)}: {audit.status}", lines, pairs, _mark(audit.status))
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     def any_of(key: str) -> bool:
         return any(r[key] is not None for r in rows)
 
-    named = Column("engine", "engine", align="left")
+    differs = any(r["status"] == MISMATCH for r in rows)
+    named = Column("engine", "engine", align="left", rank=0)
     return [
-        Column("status", "status", align="left"),
-        named if any_of("engine") else Column("kernel", "kernel", align="left"),
+        Column("status", "status", align="left", rank=0, mark=_mark),
+        named if any_of("engine") else Column("kernel", "kernel", align="left", rank=0),
         *(
             [Column("layer_group", "layers", align="left")]
             if len({r["layer_group"] for r in rows} - {None}) > 1
@@ -168,25 +99,45 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         ),
         Column("path", "path", align="left"),
         Column("launches", "launches"),
-        Column("grid", "grid", grid_text, align="left"),
-        Column("predicted_grid", "predicted grid", grid_text, align="left"),
-        Column("merge_grid", "merge grid", grid_text, align="left"),
-        Column("batch", "batch"),
-        *([Column("live_blocks", "live blocks")] if any_of("live_blocks") else []),
-        Column("sm_coverage" if any_of("sm_coverage") else "sm_coverage_launched", "coverage", percent),
-        Column("stage1_median_s", "stage 1 time", human_seconds),
-        Column("merge_median_s", "merge time", human_seconds),
+        Column("grid", "grid", grid_text, align="left", rank=0),
+        *([Column("predicted_grid", "predicted grid", grid_text, align="left", rank=0)] if differs else []),
+        *([Column("merge_grid", "merge grid", grid_text, align="left", rank=3)] if any_of("merge_grid") else []),
+        Column("batch", "batch", rank=2),
+        *([Column("live_blocks", "live blocks", rank=2)] if any_of("live_blocks") else []),
+        Column("sm_coverage" if any_of("sm_coverage") else "sm_coverage_launched", "coverage", percent, rank=0),
+        Column("step_s", "measured", human_seconds, rank=0),
+        *(
+            [
+                Column("predicted_s", "predicted", human_seconds, rank=0),
+                Column("against_prediction", "against prediction", align="left", mark=_off_prediction),
+                Column("l2", "L2", align="left", rank=2),
+            ]
+            if any_of("predicted_s")
+            else []
+        ),
         Column("share_of_kernel_time", "share of kernel time", percent),
         *([Column("achieved_kv_bytes_per_s", "KV read rate", human_rate)] if any_of("achieved_kv_bytes_per_s") else []),
-        *([Column("predicted_s", "predicted time", human_seconds)] if any_of("predicted_s") else []),
-        *([Column("s_opt", "S_opt"), Column("best_s", "time at S_opt", human_seconds)] if any_of("s_opt") else []),
-        *([Column("saving_s_per_token", "saved per token", human_seconds)] if any_of("saving_s_per_token") else []),
+        *(
+            [Column("s_opt", "S_opt", rank=2), Column("best_s", "time at S_opt", human_seconds, rank=3)]
+            if any_of("s_opt")
+            else []
+        ),
+        *([Column("to_set", "setting", align="left", rank=0)] if any_of("to_set") else []),
+        *(
+            [Column("saving_s_per_token", "saved per token", human_seconds, rank=2)]
+            if any_of("saving_s_per_token")
+            else []
+        ),
     ]
+
+
+def _off_prediction(compared: str) -> str:
+    return GOOD if compared == AS_PREDICTED else OFF
 
 
 def _notes(audit: Audit) -> list[str]:
     lines: list[str] = []
-    for group in audit.groups:
+    for group in audit.worst_first:
         name = group.engine or function_name(group.group.stage1.name)[:MOST_KERNEL_NAME]
         where = f"{name} {grid_text(group.group.stage1.grid)}"
         for claim in group.failed:
@@ -201,10 +152,20 @@ def _notes(audit: Audit) -> list[str]:
             lines.append(f"{group.engine}{versions}: {group.attribution.why}")
     for group in audit.groups:
         lines += [f"warning, {group.engine} {grid_text(group.group.stage1.grid)}: {w.text}" for w in group.warnings]
+    lines += [
+        f"predicted times are for a {group.l2} L2: {group.l2_why}"
+        for group in audit.groups
+        if group.compared is not None
+    ]
+    for group in audit.with_status(*VERIFIED):
+        lines += [f"{group.engine}: {group.to_set}"] if group.to_set else []
     if any(group.against_model.s_opt is not None for group in audit.groups):
         lines.append(
-            "predicted time is that of the planned launch. S_opt is the split count of least predicted time, and the "
-            "time at S_opt is predicted for the bundled kernel."
+            "measured is the median time of stage 1, merge and a scheduler that runs with every launch. "
+            "predicted is the time of the planned launch in the "
+            "engine's own kernel. S_opt is the split count of least predicted time, and the time at S_opt is "
+            "that of the "
+            "bundled kernel."
         )
     if any(group.sm_coverage is not None for group in audit.groups):
         lines.append("coverage is the share of the SMs that get a block with keys to read.")

@@ -10,8 +10,9 @@ from decodecalc.cost.step import REST_SLACK
 from decodecalc.servers.registry import TITLES
 from decodecalc.servers.resolution import Resolution
 from decodecalc.serving import Launch, Load, Serving
-from decodecalc.tables.html import Details, Section, page
-from decodecalc.tables.table import Column, Table, grid_text, percent, summary
+from decodecalc.tables.html import Details, Origin, Section, page
+from decodecalc.tables.pages import sources
+from decodecalc.tables.table import BAD, GOOD, Column, Table, grid_text, percent, summary
 from decodecalc.units import human_bytes, human_seconds
 
 LEAD = 10  # characters of a label
@@ -187,7 +188,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("attention_s", "attention", human_seconds, rank=0),
         Column("rest_floor_s", "least rest", human_seconds),
         Column("kv_bytes", "KV bytes", human_bytes),
-        Column("fits", "fits", lambda v: "yes" if v else "no", align="left", rank=0),
+        Column("fits", "fits", align="left", rank=0, mark=lambda v: GOOD if v else BAD),
     ]
 
 
@@ -263,8 +264,9 @@ def _fits(found: Serving) -> list[str]:
     return _line("fits", ", ".join(parts))
 
 
-def serve_page(found: Serving) -> str:
-    """The answer as one self-contained HTML page. The browser folds lines, and the answer itself stands on top."""
+def serve_page(found: Serving, command: str) -> str:
+    """The answer as one self-contained HTML page. The browser folds lines, and the answer itself stands on top.
+    command: what to type to make it again."""
     whole = serve_table(found)
     table = replace(whole, answer="", notes=[*whole.facts, *found.notes], facts=())
     chain = [
@@ -273,4 +275,15 @@ def serve_page(found: Serving) -> str:
     ]
     changes = Details("What to change", [f"{a.flag}: {a.why}" for a in found.advice])
     section = Section("", table, [*([changes] if found.advice else []), *chain])
-    return page(found.command.text, [section], verdict=sentence(found), passed=found.refused is None)
+    mark = BAD if found.refused is not None or found.fitting == 0 else ""
+    return page(
+        found.command.text, [section], answer=sentence(found), mark=mark, origin=Origin(command, _origin(found))
+    )
+
+
+def _origin(found: Serving) -> list[tuple[str, str]]:
+    """Versions and sources behind the answer."""
+    pairs = sources(found.model, found.gpu)
+    for one in found.layers:
+        pairs.append((f"{TITLES[found.command.server]} {one.answer.version}", one.answer.source))
+    return [*dict.fromkeys(pairs), ("times", found.calibration.label)]

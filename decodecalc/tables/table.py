@@ -10,6 +10,8 @@ from decodecalc.errors import UnknownNameError
 from decodecalc.safetext import plain
 
 MOST_NOTES = 3  # lines below a table that people read without asking for more
+GOOD, OFF, BAD = "good", "off", "bad"
+"""How a page marks a value: what holds, what is beyond its tolerance, what failed."""
 
 
 class Column(NamedTuple):
@@ -28,6 +30,13 @@ class Column(NamedTuple):
     below: bool = False
     """Whether the cell goes to a line of its own below the row, whole, where the row has no place for it: text that
     people copy."""
+    mark: Callable[[Any], str] | None = None
+    """How a page colours a value: GOOD, OFF, BAD, or nothing."""
+
+    def marked(self, row: Mapping[str, Any]) -> str:
+        """The mark of the cell: GOOD, OFF, BAD, or an empty text."""
+        value = row.get(self.key)
+        return "" if self.mark is None or value is None else self.mark(value)
 
     def text(self, row: Mapping[str, Any]) -> str:
         """The cell's text; a dash where there is no value."""

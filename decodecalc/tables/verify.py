@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.safetext import markdown_safe, plain
-from decodecalc.tables.html import Details, Figure, Section, page
+from decodecalc.tables.html import Details, Figure, Origin, Section, page
 from decodecalc.tables.render import render
-from decodecalc.tables.table import Column, Table, cell, percent
+from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table, cell, percent
 from decodecalc.units import human_bytes, human_seconds
-from decodecalc.verify.claims.claim import BY_NUMBER, PASS, SKIP
+from decodecalc.verify.claims.claim import BY_NUMBER, ERROR, FAIL, PASS, SKIP
+from decodecalc.verify.claims.claim import OFF as BEYOND
 
 if TYPE_CHECKING:
     from decodecalc.verify.report.files import Report
@@ -18,7 +20,29 @@ if TYPE_CHECKING:
 
 FEW_CASES = 3  # up to here people see every check, beyond it a line per case
 MARKS = {"pass": "ok", "fail": "FAIL", "off": "off", "note": "note", "skip": "-", "error": "ERR"}
+VERDICT_MARKS = {PASS: GOOD, BEYOND: OFF, FAIL: BAD, ERROR: BAD}
+"""How pages colour the verdicts; a note and a skipped check have no colour."""
+ABOUT = (
+    ("device", "device"), ("ranks", "ranks"), ("torch", "torch"), ("Triton", "triton"), ("date (UTC)", "date_utc"),
+    ("decodecalc", "decodecalc"),
+)  # fmt: skip
+"""What a page says of how a report was made: names and the keys of the report's inputs."""
+WORST_FIRST = (FAIL, ERROR, BEYOND)
 MOST_TROUBLES = 60
+
+
+def _verdict_mark(verdict: Any) -> str:
+    return VERDICT_MARKS.get(verdict, "")
+
+
+def _cell_mark(text: Any) -> str:
+    """The mark of a verdict as the matrix of cases spells it."""
+    return next((_verdict_mark(verdict) for verdict, short in MARKS.items() if short == text), "")
+
+
+def _badness(verdicts: Sequence[str]) -> int:
+    """A place in the order from what failed over what is off to what holds."""
+    return min((WORST_FIRST.index(v) for v in verdicts if v in WORST_FIRST), default=len(WORST_FIRST))
 
 
 def amount(value: Any, unit: str | None) -> str:
@@ -51,7 +75,7 @@ def verify_table(report: Report) -> Table:
             Column("predicted_text", "predicted"),
             Column("observed_text", "observed"),
             Column("difference_text", "difference"),
-            Column("verdict", "verdict", align="left"),
+            Column("verdict", "verdict", align="left", mark=_verdict_mark),
             Column("reason", "reason", align="left"),
         ]
         shown = [{**r, **_texts(r)} for r in rows]
@@ -144,7 +168,7 @@ def matrix_table(report: Report) -> Table:
         Column("scenario", "scenario", align="left"),
         Column("engine", "engine's rule", align="left"),
         Column("path", "path", align="left"),
-        *(Column(f"c{n}", str(n), align="left") for n in numbers),
+        *(Column(f"c{n}", str(n), align="left", mark=_cell_mark) for n in numbers),
     ]
     if any("observed_s" in line for line in by_case.values()):
         columns += [
@@ -169,7 +193,12 @@ def claims_table(report: Report) -> Table:
         Column("claim", "claim"),
         Column("text", "what is claimed", align="left"),
         Column("kind", "kind", align="left"),
-        *(Column(k, k) for k in ("checked", "passed", "failed", "off", "errors", "skipped")),
+        *(Column(k, k) for k in ("checked", "passed")),
+        *(
+            Column(k, k, mark=lambda n, mark=mark: mark if n else "")  # type: ignore[misc]
+            for k, mark in (("failed", BAD), ("off", OFF), ("errors", BAD))
+        ),
+        Column("skipped", "skipped"),
     ]
     return Table("verify", report.inputs, rows, columns)
 
@@ -205,7 +234,9 @@ def times_table(report: Report) -> Table:
 
 
 def _troubles(report: Report) -> list[Mapping[str, Any]]:
-    return [r for r in report.rows if r["verdict"] not in (PASS, SKIP, "note")]
+    """What did not pass, failures before what is off."""
+    found = [r for r in report.rows if r["verdict"] not in (PASS, SKIP, "note")]
+    return sorted(found, key=lambda r: _badness([r["verdict"]]))
 
 
 def troubles_table(report: Report) -> Table:
@@ -215,7 +246,7 @@ def troubles_table(report: Report) -> Table:
     columns = [
         Column("case", "case", align="left"),
         Column("claim", "claim"),
-        Column("mark", "", align="left"),
+        Column("mark", "verdict", align="left", mark=_cell_mark),
         Column("quantity", "quantity", align="left"),
         Column("predicted_text", "predicted"),
         Column("observed_text", "observed"),
@@ -271,37 +302,61 @@ def _comparison_lines(report: Report, bullet: str = "") -> list[str]:
 
 
 def html_page(report: Report, pictures: Sequence[tuple[bytes, str]] = ()) -> str:
-    """The report as one self-contained page, figures inside; every check of every case behind a line to open."""
-    sections = [Section("Claims", claims_table(report))]
-    if report.summary.times:
-        sections.append(Section("Time", times_table(report), figures=[Figure(svg, text) for svg, text in pictures]))
-    elif pictures:
-        sections.append(Section("Figures", figures=[Figure(svg, text) for svg, text in pictures]))
+    """The report as one self-contained page, figures inside: what did not pass comes first, and every check of every
+    case is behind a line to open."""
+    figures = [Figure(svg, text) for svg, text in pictures]
+    sections = []
     if _troubles(report):
         sections.append(Section("What did not pass", troubles_table(report)))
     if report.comparison:
         sections.append(Section("Against the earlier run", Table("verify", {}, [], notes=_comparison_lines(report))))
-    matrix = matrix_table(report)
-    table = Table("verify", {}, matrix.rows, matrix.columns, notes=matrix.notes)
-    sections.append(Section("Cases", table, _case_details(report)))
+    sections.append(Section("Claims", claims_table(report)))
+    if report.summary.times:
+        sections.append(Section("Time", times_table(report), figures=figures))
+    elif figures:
+        sections.append(Section("Figures", figures=figures))
+    by_case = _by_case(report)
+    lines = dict(zip(by_case, matrix_table(report).rows))
+    worst_first = sorted(by_case, key=lambda case: _badness([r["verdict"] for r in by_case[case]]))
+    matrix = replace(matrix_table(report), rows=[lines[case] for case in worst_first], heading=())
+    sections.append(Section("Cases", matrix, [_details(case, by_case[case]) for case in worst_first]))
     skipped = skipped_lines(report)
     if skipped:
         sections.append(Section("Skipped", Table("verify", {}, [], notes=skipped)))
-    about = Section("", Table("verify", {}, [], heading=_heading(report)))
-    title = f"decodecalc verify: {report.inputs.get('device', '')}"
-    return page(title, [about, *sections], verdict=report.verdict, passed=report.passed)
+    off = any(r["verdict"] == BEYOND for r in report.rows)
+    return page(
+        f"decodecalc verify: {report.inputs.get('device', '')}",
+        sections,
+        answer=report.verdict,
+        mark=BAD if not report.passed else OFF if off else GOOD,
+        origin=_origin(report),
+    )
 
 
-def _case_details(report: Report) -> list[Details]:
-    by_case: dict[str, list[Mapping[str, Any]]] = {}
+def _origin(report: Report) -> Origin:
+    """Where the numbers come from: the command, and the lines that head the report."""
+    i = report.inputs
+    before, after = i.get("state_before") or {}, i.get("state_after") or {}
+    pairs = [(name, str(i[key])) for name, key in ABOUT if i.get(key)]
+    if before.get("sm_clock_hz"):
+        pairs += [("driver", str(before.get("driver"))), ("before", _state(before)), ("after", _state(after))]
+    pairs.append(("L2", "cold unless a row says otherwise"))
+    if i.get("kernel") == "own":
+        pairs += dict.fromkeys((r["engine"], r["rule"]) for r in report.rows if r.get("rule"))
+    pairs += [("warning", str(text)) for text in i.get("warnings") or ()]
+    return Origin(str(i.get("command") or ""), pairs)
+
+
+def _by_case(report: Report) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
     for r in report.rows:
-        by_case.setdefault(r["case"], []).append(r)
-    return [_details(case, rows) for case, rows in by_case.items()]
+        found.setdefault(r["case"], []).append(r)
+    return found
 
 
 def _details(case: str, rows: Sequence[Mapping[str, Any]]) -> Details:
-    bad = [str(r["claim"]) for r in rows if r["verdict"] in ("fail", "error")]
-    off = [str(r["claim"]) for r in rows if r["verdict"] == "off"]
+    bad = [str(r["claim"]) for r in rows if r["verdict"] in (FAIL, ERROR)]
+    off = [str(r["claim"]) for r in rows if r["verdict"] == BEYOND]
     state = f"claims {', '.join(bad)} fail" if bad else f"claims {', '.join(off)} off" if off else "holds"
     pairs = []
     for r in rows:
@@ -317,7 +372,7 @@ def _details(case: str, rows: Sequence[Mapping[str, Any]]) -> Details:
         pairs.append(
             (f"{r['claim']} {r.get('claim_name', '')}: {r['verdict']}", f"{numbers}{tail}. {r.get('how', '')}")
         )
-    return Details(f"{case}: {state}", pairs=pairs)
+    return Details(f"{case}: {state}", pairs=pairs, mark=BAD if bad else OFF if off else "")
 
 
 def dry_run_table(cases: Sequence[Case], claims: Sequence[int], inputs: Mapping[str, Any]) -> Table:

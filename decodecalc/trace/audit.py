@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from decodecalc.errors import InputError
+from decodecalc.trace.against_model import l2_state
 from decodecalc.trace.attribution import DECODE_STEP, Surroundings
 from decodecalc.trace.candidates import Known
 from decodecalc.trace.events import Trace, TraceDevice
@@ -16,26 +17,65 @@ from decodecalc.trace.load import knowledge
 from decodecalc.trace.pairing import LaunchGroup, pair
 from decodecalc.trace.readers import Progress, read_trace
 from decodecalc.trace.recognise import NameBook
+from decodecalc.trace.rows import row_of
 from decodecalc.trace.steps import distinct_notes
 from decodecalc.trace.warnings import with_warnings
+from decodecalc.values import ShownRows
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
+SEEN = (
+    "status", "engine", "layer_group", "path", "grid", "predicted_grid", "launches", "sm_coverage", "step_s",
+    "predicted_s", "against_prediction", "l2", "to_set",
+)  # fmt: skip
+"""Keys of the rows that a notebook shows; a frame has all."""
 MAX_GROUPS = 256  # each is planned many times; a profile has tens
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, slots=True)
+class Audit(ShownRows):
     """All groups of all traces. `verdict` is the result in words, and `passed` decides the exit code."""
 
     traces: tuple[Trace, ...]
+    """The files that were read, one for each rank."""
     groups: tuple[JudgedLaunch, ...]
+    """Groups of equal launches, judged; those that take most time come first."""
     known: Known
+    """What the user said about the run."""
     gpu: Gpu | None
+    """The GPU for which plans were made; None where neither the user nor the traces name one."""
     kernels: int
+    """Kernels of all traces."""
     kernel_s: float
+    """Their time."""
     notes: tuple[str, ...]
+    """What a reader should know about the files."""
+
+    @property
+    def worst_first(self) -> tuple[JudgedLaunch, ...]:
+        """The groups: those that failed, those that could not be checked, those that are not judged, and the rest."""
+        order = [status for statuses in ((MISMATCH, REFUSED), (NEEDS, NO_GRID)) for status in statuses]
+        last = len(order) + 1
+
+        def place(group: JudgedLaunch) -> int:
+            if group.status in order:
+                return order.index(group.status) // 2
+            return last if group.status in VERIFIED else last - 1
+
+        return tuple(sorted(self.groups, key=place))
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat row for each group, those that failed first."""
+        return [row_of(group) for group in self.worst_first]
+
+    def seen(self) -> tuple[str, Sequence[str]]:
+        """The verdict, and what a notebook shows of the groups."""
+        return self.verdict, SEEN
+
+    def __str__(self) -> str:
+        """The verdict."""
+        return self.verdict
 
     def with_status(self, *statuses: str) -> tuple[JudgedLaunch, ...]:
         """Groups of these statuses."""
@@ -63,8 +103,21 @@ class Audit:
                 f"passed: all {len(right)} checked launch groups ({n} launches) are what should have run"
                 + (f"; for {alone} of them heads or batch are taken from the launch itself" if alone else "")
                 + (f"; {open_} more could not be checked" if open_ else "")
+                + self._but()
             )
         return f"NOTHING CHECKED: {self._why_nothing()}"
+
+    def _but(self) -> str:
+        """What is to be gained although the launch is as planned: the launches that took most time come first, those
+        with something to set before those that only used little of the GPU."""
+        right = self.with_status(*VERIFIED)
+        for group in [g for g in right if g.to_set] or [g for g in right if g.is_idle]:
+            who = group.engine
+            if not group.to_set:
+                return f"; but {who}'s launch used {group.use}, and no setting of a server is known to make it faster"
+            why = f"{who}'s launch used {group.use}" if group.is_idle else f"{who}'s launch can be faster"
+            return f"; but {why}: {group.to_set}"
+        return ""
 
     def _why_nothing(self) -> str:
         decode = [g for g in self.groups if g.attribution.what == DECODE_STEP]
@@ -126,6 +179,11 @@ def audit(traces: Sequence[Trace], book: NameBook, known: Known) -> Audit:
         found = judge(group, attribution, share)
         engine = engines.engine(found.engine or "")
         found = replace(found, sm_count=sms, path_names=engine.path_names)
+        inside = [traces[rank].log for rank in group.ranks]
+        attention = sum(map(len, inside))
+        others = sum(log.kernels for log in inside) - attention
+        l2, why = l2_state(found.kv_read_bytes, gpu, attention, others)
+        found = replace(found, l2=l2, l2_why=why)
         judged.append(with_warnings(found, steps, engine.warnings))
     kernels = sum(trace.log.kernels for trace in traces)
     return Audit(tuple(traces), tuple(judged), known, gpu, kernels, kernel_s, tuple(notes + gpu_notes))

@@ -15,6 +15,7 @@ from decodecalc.trace.steps import StepNote
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
+    from decodecalc.models import Model
 
 DEFAULT_HEAD_DIM = 128
 GIVEN, ANNOTATED, UNKNOWN = "given", "annotated", "unknown"
@@ -27,7 +28,7 @@ class Known:
     whole_model: the layer groups know how many layers there are of each, because they are those of a model and not one
     layer given by hand. requests: batch sizes. contexts: lengths of uniform batches. ragged: one batch with every
     length. engines: (name, version) pairs to compare launches with; None means the engines that the launches are
-    attributed to.
+    attributed to. model: where the layer groups come from.
     """
 
     layer_groups: tuple[LayerGroup, ...] = ()
@@ -41,6 +42,7 @@ class Known:
     gpu: Gpu | None = None
     engines: tuple[tuple[str, str | None], ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    model: Model | None = None
 
 
 @dataclass(frozen=True)

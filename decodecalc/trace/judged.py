@@ -9,12 +9,13 @@ from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.traffic import traffic
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup
-from decodecalc.trace.against_model import AgainstModel, against_model
+from decodecalc.trace.against_model import COLD, AgainstModel, against_model
 from decodecalc.trace.attribution import Attribution
 from decodecalc.trace.candidates import GIVEN, UNKNOWN
 from decodecalc.trace.compare import LaunchClaim
 from decodecalc.trace.inference import Inferred
 from decodecalc.trace.pairing import LaunchGroup
+from decodecalc.units import human_seconds
 
 # The statuses of a group.
 MATCH = "match"  # equals the plan of what the user says was run
@@ -27,6 +28,7 @@ NOT_MODELLED = "not modelled"
 NOT_ASKED = "not asked for"
 PREFILL = "prefill"
 VERIFIED = (MATCH, CONSISTENT)
+LITTLE = 0.5  # a launch that covers a smaller share of the SMs leaves most of the GPU idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,10 @@ class JudgedLaunch:
     """The engine's words for its paths."""
     sm_count: int | None = None
     """SMs of the GPU that it ran on."""
+    l2: str = COLD
+    """Whether the KV cache can have been in L2 when a launch began: `cold` or `warm`."""
+    l2_why: str = ""
+    """What says so."""
     engine: str | None = None
     """The engine that launched it."""
     version: str | None = None
@@ -116,7 +122,7 @@ class JudgedLaunch:
         """What the time model says about this launch, where the lengths are known."""
         if self.plan is None or not self.lengths_known:
             return AgainstModel()
-        return against_model(self.plan, self.layers)
+        return against_model(self.plan, self.layers, self.l2)
 
     @property
     def failed(self) -> tuple[LaunchClaim, ...]:
@@ -138,6 +144,42 @@ class JudgedLaunch:
         """Share of the SMs that the observed grid could cover: an upper bound of `sm_coverage`."""
         blocks = self.group.stage1.blocks
         return None if blocks is None or not self.sm_count else min(blocks, self.sm_count) / self.sm_count
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the launch left most of the GPU without work."""
+        return self.sm_coverage is not None and self.sm_coverage < LITTLE
+
+    @property
+    def use(self) -> str:
+        """How much of the GPU the launch used, in words; empty while that is not known."""
+        if self.sm_coverage is None or not self.sm_count:
+            return ""
+        used, share = round(self.sm_coverage * self.sm_count), 100 * self.sm_coverage
+        return f"{used} of {self.sm_count} SMs ({share:.0f} % of the GPU)"
+
+    @property
+    def compared(self) -> str | None:
+        """The measured time beside the predicted one, in words; None where one of them is not known."""
+        return self.against_model.compared(self.group.step_s)
+
+    @property
+    def to_set(self) -> str:
+        """What to set on the server, and what that is predicted to bring; empty where nothing is.
+
+        A setting counts only where its predicted time is well below the measured one: where the model is wrong about
+        this launch, it gives no advice.
+        """
+        advice, measured = self.against_model.advice, self.group.step_s
+        if advice is None or advice.setting is None or advice.then_s is None or measured is None:
+            return ""
+        then_s = advice.then_s / (self.layers or 1)
+        if then_s * (1 + (advice.needed or 0.0)) >= measured:
+            return ""
+        return (
+            f"start {advice.server} with {advice.setting}; a layer's attention is then predicted to take "
+            f"{human_seconds(then_s)}, and {human_seconds(measured)} were measured"
+        )
 
     @property
     def kv_read_bytes(self) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -201,33 +200,3 @@ def test_torchrun_deals_scenarios_over_ranks_and_rank_0_writes_one_report(tmp_pa
     assert [r["batch"] for r in data["rows"]] == [1, 1, 2, 2]
     assert data["summary"]["passed"]
     assert not list(tmp_path.glob("*.partial.jsonl"))
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser (Debian: apt-get install chromium)")
-@pytest.mark.parametrize("width", [390, 1200])
-def test_a_real_browser_shows_the_page_without_sideways_scrolling(tiny, tmp_path, width):
-    """The page's body is never wider than the window: wide tables scroll inside their own box."""
-    probe = tmp_path / "probe.html"
-    page = (tiny / "v.html").read_text()
-    # What the browser laid out, written into the document where --dump-dom shows it.
-    script = "<script>document.title = document.documentElement.scrollWidth + ' of ' + window.innerWidth</script>"
-    framed = tmp_path / "page.html"
-    framed.write_text(page.replace("</body>", f"{script}</body>"))
-    # Chromium's window has a least width of its own; a frame of the width in question has not.
-    measure = (
-        "<script>onload = () => { const f = document.querySelector('iframe').contentDocument.documentElement;"
-        "document.title = f.scrollWidth + ' of ' + f.clientWidth }</script>"
-    )
-    probe.write_text(f'<iframe src="page.html" width="{width}" height="900"></iframe>{measure}')
-    done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom", f"file://{probe}"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    title = done.stdout.partition("<title>")[2].partition("</title>")[0]
-    wide, _, room = title.partition(" of ")
-    assert room, done.stderr[-500:]
-    assert int(wide) <= int(room)

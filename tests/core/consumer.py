@@ -42,6 +42,9 @@ def time_it(plan: dc.LaunchPlan) -> float:
     low, high = prediction.interval or (prediction.floor_s, prediction.floor_s)
     token: dc.TokenTime = dc.token_time("llama3-8b", plan.batch, engine="vllm-triton", tp=8, gpu="h200")
     known = [seconds for seconds in (prediction.total_s, token.total_s) if seconds is not None]
+    step: dc.Step = dc.step("llama3-8b", plan.batch, engine="vllm-triton", tp=8, gpu="h200")
+    floor: dc.StepFloor = step.floor
+    known += [floor.total_s]
     return low + high + sum(known) + prediction.floor_s + choice.total_s + token.floor_s + len(calibration.variants)
 
 
@@ -76,4 +79,9 @@ def live() -> dc.Gpu:
 
 
 def tables(plan: dc.LaunchPlan, prediction: dc.Prediction) -> Any:
+    table: dc.Table = dc.table("grid", model="llama3-8b", tp=8)
+    audit: dc.Audit = dc.audit("trace.json.gz", model="llama3-8b", seq_lens=[2048])
+    report: dc.Report = dc.read_report("verify.json")
+    frames = [value.to_frame() for value in (table, audit, report)]
+    assert frames
     return prediction.to_frame(), plan.to_frame(), prediction._repr_html_(), plan.to_dict()

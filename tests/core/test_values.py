@@ -82,6 +82,7 @@ def test_a_notebook_shows_values_as_tables_and_frames() -> None:
     for value in (*shown, dc.paging(plan), dc.load_model("llama3-8b"), dc.load_model("llama3-8b").shard(2)):
         page = value._repr_html_()
         assert page.startswith("<table>")
+        assert page.count("<tr>") >= len(value.to_dict())
         assert "<b>mine" not in page
         assert len(value.to_frame()) == 1
     assert plan.to_frame()["geometry.q_heads"][0] == 32

@@ -9,6 +9,7 @@ import pytest
 
 import decodecalc as dc
 from decodecalc.models import LayerGroup
+from decodecalc.trace.against_model import l2_state
 from decodecalc.trace.audit import Audit, audit_traces
 from decodecalc.trace.candidates import Known
 
@@ -75,6 +76,8 @@ def test_a_mismatch_fails_whatever_else_matches(judge: Any, events_of: Any) -> N
     assert "1 of 2 checked launch groups (1 launches)" in audit.verdict
     (wrong,) = audit.with_status("mismatch")
     assert [(c.what, c.predicted, c.observed) for c in wrong.failed] == [("stage-1 grid", (5, 8, 16), (9, 8, 16))]
+    assert wrong.group.total_s < max(g.group.total_s for g in audit.groups)
+    assert [g.status for g in audit.worst_first] == ["mismatch", "match"]
     assert wrong.sm_coverage is None
 
 
@@ -397,3 +400,70 @@ def test_flash_attention_3_is_held_against_a_long_and_a_short_length(judge: Any,
     events = events_of(dc.plan("flash-attention-3", LLAMA, batch, gpu="h200-sxm"))
     (group,) = judge(events, layer_groups=LAYER, requests=(2,)).groups
     assert (group.status, group.lengths) == ("match", "unknown")
+
+
+# -- what is to be gained -------------------------------------------------------------------------------------------
+
+
+IDLE = dc.Geometry(8, 1, 128)
+LONG = dc.Batch([32768])
+
+
+def sglang(kernel: Any, us: float, between: bool = True) -> list[dict[str, Any]]:
+    """Three launches of 8 splits that leave 124 of 132 SMs idle, each of so many µs; with another kernel between."""
+    plan = dc.plan("sglang-triton", IDLE, LONG, gpu="h200-sxm")
+    order = sorted(plan.kernels, key=lambda k: ("scheduler", "stage1", "merge").index(k.role))
+    events = []
+    for n in range(3):
+        for i, launch in enumerate(order):
+            took = us if launch.role == "stage1" else 2.0
+            events.append(kernel(launch.name, 1000.0 * n + 300.0 * i, took, [*launch.grid, 1, 1][:3]))
+        if between:
+            events += [kernel(name, 1000.0 * n + 900.0 + i, 1.0) for i, name in enumerate(("gemm",) * 4)]
+    return events
+
+
+def test_an_idle_launch_that_is_as_planned_passes_and_says_what_to_set(judge: Any, kernel: Any) -> None:
+    """The verdict passes, counts the SMs that had work, and names a setting of that very server with both times."""
+    audit = judge(sglang(kernel, 350.0), layer_groups=(LayerGroup("all", 80, IDLE),), ragged=LONG)
+    assert audit.passed
+    (group,) = audit.groups
+    assert group.use == "8 of 132 SMs (6 % of the GPU)"
+    assert audit.verdict.startswith("passed: all 1 checked")
+    assert "but sglang-triton's launch used 8 of 132 SMs (6 % of the GPU): start SGLang with --" in audit.verdict
+    assert group.against_model.advice.setting in audit.verdict
+    assert "354 µs were measured" in audit.verdict
+    assert (group.l2, group.compared) == ("cold", "as predicted")
+
+
+@pytest.mark.parametrize(("us", "words"), [(30.0, "faster"), (900.0, "slower")])
+def test_a_setting_is_advised_only_where_it_beats_what_was_measured(
+    judge: Any, kernel: Any, us: float, words: str
+) -> None:
+    """A launch that is already faster than the setting's predicted time shows that the model is wrong about it."""
+    (group,) = judge(sglang(kernel, us), layer_groups=(LayerGroup("all", 80, IDLE),), ragged=LONG).groups
+    assert group.compared.endswith(words)
+    assert bool(group.to_set) == (words == "slower")
+
+
+def test_l2_is_cold_where_other_kernels_ran_or_the_cache_is_larger(judge: Any, kernel: Any) -> None:
+    """Only back-to-back launches of a small cache can have found it in L2, and the audit says why it thinks so."""
+    layers = (LayerGroup("all", 80, IDLE),)
+    (cold,) = judge(sglang(kernel, 350.0), layer_groups=layers, ragged=LONG).groups
+    (warm,) = judge(sglang(kernel, 350.0, between=False), layer_groups=layers, ragged=LONG).groups
+    assert (cold.l2, warm.l2) == ("cold", "warm")
+    assert "other kernels ran" in cold.l2_why
+    assert "nothing else ran" in warm.l2_why
+    big, why = l2_state(1 << 30, dc.load_gpu("h200"), 3, 0)
+    assert big == "cold"
+    assert "1074 MB" in why
+
+
+def test_advice_needs_lengths_and_a_calibrated_gpu(judge: Any, kernel: Any) -> None:
+    """Without the lengths nothing is known of the time, and a GPU without measurements gives no setting."""
+    (group,) = judge(sglang(kernel, 350.0), layer_groups=(LayerGroup("all", 80, IDLE),), requests=(1,)).groups
+    assert group.to_set == ""
+    other = {"id": 0, "name": "NVIDIA A40", "totalGlobalMem": 48 << 30, "computeMajor": 8, "computeMinor": 6,
+             "numSms": 84, "warpSize": 32}  # fmt: skip
+    (group,) = judge(sglang(kernel, 350.0), other, layer_groups=(LayerGroup("all", 80, IDLE),), ragged=LONG).groups
+    assert group.to_set == ""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from decodecalc.errors import InputError
 from decodecalc.files import open_input
-from decodecalc.trace.events import Trace
+from decodecalc.trace.events import EventLog, Trace
 
 Progress = Callable[[int], None]
 
@@ -25,11 +25,13 @@ def read_trace(
     *,
     allow_truncated: bool = False,
     progress: Progress | None = None,
+    log: EventLog | None = None,
 ) -> Trace:
     """The trace at `path`. Its format is recognised by its content, not by its name.
 
     wanted: whether a kernel of this name is to be kept. allow_truncated: use what comes before the cut of a file that
-    ends too early. progress: called with the number of bytes read since the last call. Raises InputError, which says
+    ends too early. progress: called with the number of bytes read since the last call. log: what
+    takes the kernels, where it is to keep others than those that are wanted. Raises InputError, which says
     what the file is if it is no trace, or where it is cut.
     """
     if os.path.isdir(path):
@@ -40,7 +42,7 @@ def read_trace(
     except OSError as error:
         raise InputError(f"cannot read trace {path}: {error.strerror or error}") from None
     module = importlib.import_module(f"decodecalc.trace.readers.{_reader_of(path, head)}")
-    trace: Trace = module.read(path, wanted, allow_truncated, progress)
+    trace: Trace = module.read(path, EventLog(wanted) if log is None else log, allow_truncated, progress)
     return trace
 
 

@@ -107,12 +107,11 @@ def _open(path: str, progress: Progress | None = None) -> Any:
     return raw
 
 
-def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
+def read(path: str, log: EventLog, allow_truncated: bool, progress: Progress | None) -> Trace:
     """The trace. Raises InputError when it is cut off, is not JSON, or is JSON without events."""
     import ijson
 
     errors = (ijson.JSONError, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)
-    log = EventLog(wanted)
     notes: list[str] = []
     annotations: list[Annotation] = []
     seen = [0]

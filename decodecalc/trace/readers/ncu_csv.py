@@ -6,7 +6,7 @@ of a kernel that runs alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from decodecalc.errors import InputError
@@ -19,9 +19,8 @@ _REGISTERS, _REGISTERS_RAW = "Registers Per Thread", "launch__registers_per_thre
 _SMS, _SMS_RAW = ("# SMs", "Multiprocessor Count"), "device__attribute_multiprocessor_count"
 
 
-def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
+def read(path: str, log: EventLog, allow_truncated: bool, progress: Progress | None) -> Trace:
     """The trace. Raises InputError when columns that it needs are missing."""
-    log = EventLog(wanted)
     sms: int | None = None
     capability: tuple[int, int] | None = None
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:

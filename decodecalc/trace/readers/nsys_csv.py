@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from decodecalc.errors import InputError
 from decodecalc.trace.events import EventLog, Trace, TraceDevice
 from decodecalc.trace.readers import Progress
@@ -13,9 +11,8 @@ _NEEDED = ("Start", "Duration", "Name")
 _COLUMNS = ("GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ")
 
 
-def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
+def read(path: str, log: EventLog, allow_truncated: bool, progress: Progress | None) -> Trace:
     """The trace. Raises InputError when columns that it needs are missing."""
-    log = EventLog(wanted)
     devices: dict[str, int] = {}
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         header, rows = rows_under_header(path, file, ("Start", "Duration", "GrdX", "Name"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -29,14 +28,14 @@ _NAME_COLUMNS = ("demangledName", "shortName", "mangledName")
 _MAX_ANNOTATIONS = 100_000
 
 
-def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progress: Progress | None) -> Trace:
+def read(path: str, log: EventLog, allow_truncated: bool, progress: Progress | None) -> Trace:
     """The trace. Raises InputError when the file is damaged or is another database."""
     uri = f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(uri, uri=True)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:
-            return _read(path, connection, wanted, allow_truncated, progress)
+            return _read(path, connection, log, allow_truncated, progress)
         finally:
             connection.close()
     except sqlite3.Error as error:
@@ -46,7 +45,7 @@ def read(path: str, wanted: Callable[[str], bool], allow_truncated: bool, progre
 def _read(
     path: str,
     connection: sqlite3.Connection,
-    wanted: Callable[[str], bool],
+    log: EventLog,
     allow_truncated: bool,
     progress: Progress | None,
 ) -> Trace:
@@ -56,7 +55,7 @@ def _read(
             f"{path} is an SQLite file without {_KERNELS}: not an Nsight Systems export, or one of a session that "
             f"recorded no CUDA kernels (nsys profile -t cuda)"
         )
-    log, notes = EventLog(wanted), []
+    notes: list[str] = []
     try:
         _kernels(path, connection, log, "StringIds" in tables, os.path.getsize(path), progress)
     except sqlite3.DatabaseError as error:

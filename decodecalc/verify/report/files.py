@@ -13,25 +13,47 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from decodecalc.errors import InputError
+from decodecalc.errors import InputError, check_type
 from decodecalc.files import encoded, parse_json, read_bounded, read_json, write_whole
 from decodecalc.safetext import json_safe
+from decodecalc.values import ShownRows
+from decodecalc.verify.claims.claim import ERROR, FAIL, OFF
 from decodecalc.verify.report.rows import NEEDED, complete, row_fault, shown
 from decodecalc.verify.report.summary import Comparison, Summary, summarise
 
 SCHEMA = "decodecalc/verify/1"
+SEEN = ("case", "claim", "claim_name", "quantity", "predicted", "observed", "unit", "verdict", "reason")
+"""Keys of the rows that a notebook shows; a frame has all."""
 MAX_FILE_BYTES = 256 << 20
 MAX_SHARDS = 1 << 20
 
 
-@dataclass(frozen=True)
-class Report:
-    """The report of a run. inputs: what was asked, on what device, with which clocks. rows: one per case and claim."""
+@dataclass(frozen=True, slots=True)
+class Report(ShownRows):
+    """The report of a run."""
 
     inputs: Mapping[str, Any]
+    """What was asked, on what device, with which clocks."""
     rows: Sequence[Mapping[str, Any]]
+    """One row for each case and claim."""
     summary: Summary
+    """Counts and errors of the rows."""
     comparison: Comparison | None = None
+    """The differences from an earlier run; None without one."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each case and claim, those that failed first, then those that are off."""
+        order = (FAIL, ERROR, OFF)
+        rows = [dict(row) for row in self.rows]
+        return sorted(rows, key=lambda r: order.index(r["verdict"]) if r["verdict"] in order else len(order))
+
+    def seen(self) -> tuple[str, Sequence[str]]:
+        """The verdict, and what a notebook shows of the rows."""
+        return self.verdict, SEEN
+
+    def __str__(self) -> str:
+        """The verdict."""
+        return self.verdict
 
     @property
     def passed(self) -> bool:
@@ -86,6 +108,7 @@ def _dump(value: Any) -> str:
 
 def read_report(path: str) -> Report:
     """Reads a report file. Raises InputError, which says what is wrong with it."""
+    check_type("path", path, str, "the name of a file that `decodecalc verify` wrote")
     where = f"report {path!r:.200}"
     data = read_json(path, MAX_FILE_BYTES, where, "give a file that `decodecalc verify` wrote")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
