@@ -1,5 +1,5 @@
 # The README's two commands, and what CI runs. Nothing here needs more than python3 and pip.
-.PHONY: grid test ci docs gallery outputs mutants clean
+.PHONY: grid test ci docs gallery outputs mutants package clean
 
 grid:
 	sh .ci/venv && .venv/bin/decodecalc grid --model llama3-8b --tp 8
@@ -24,6 +24,10 @@ outputs:
 # Plants faults in a copy of the sources, one at a time, and says which the tests notice. Takes minutes; not part of CI.
 mutants:
 	sh .ci/venv test,verify && .venv/bin/python benchmarks/mutants.py
+
+# Builds the sdist and the wheel in dist/, and installs the wheel and the git URL as users do. docs/releasing.md needs it.
+package:
+	bash .ci/package
 
 clean:
 	rm -rf .venv build dist *.egg-info site
