@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from decodecalc.cli.output import SORT, VERBOSE
 from decodecalc.request import DEFAULT_GPU
+from decodecalc.units import parse_counts
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:  # older releases of click have no type argument
+    _ParamType = click.ParamType
+
+
+class Counts(_ParamType):
+    """Whole numbers: one as it is, a list or a range as a tuple."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """An int, or a tuple of several."""
+        if not isinstance(value, str):
+            return value
+        option = param.opts[0] if param is not None else "value"
+        found = [_whole(part) for part in value.split(",")] if ":" not in value else None
+        if found is None or None in found:
+            found = list(parse_counts(value, option, 1000))
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def _whole(text: str) -> int | None:
+    """A number that may be negative, which its option refuses in its own words; None for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _keep(where: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -35,7 +66,7 @@ layer_options = _stack(
     click.option(
         "--model",
         "-m",
-        help="A zoo name, a config.json or its folder, - for stdin, or a cached Hugging Face repository.",
+        help="A zoo name, a config.json or its folder, - for stdin, or a cached Hugging Face repository; or a list.",
     ),
     click.option("--q-heads", type=int, help="Describe a layer instead of --model: its query heads, before sharding."),
     click.option("--kv-heads", type=int, help="KV heads, with --q-heads. [default: the number of query heads]"),
@@ -45,20 +76,22 @@ layer_options = _stack(
     click.option(
         "--mla", is_flag=True, help="Multi-head latent attention: one cached vector per token is both key and value."
     ),
-    click.option("--tp", type=int, default=1, show_default=True, help="The tensor-parallel degree."),
+    click.option(
+        "--tp", type=Counts(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8."
+    ),
     click.option("--as-dense", is_flag=True, help="Plan sparse layers as if they read every key."),
 )
 cache_options = _stack(
     click.option(
         "--kv-dtype",
         default=None,
-        help="Element type of the KV cache: bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the "
+        help="Element type of the KV cache, or a list: bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the "
         "checkpoint declares, else bf16]",
     ),
     click.option("--query-dtype", default=None, help="Element type of the queries. [default: bf16]"),
     click.option(
         "--page-size",
-        type=int,
+        type=Counts(),
         default=None,
         help="Keys that a page of the KV cache holds; 1 means an index for every key. "
         "[default: 16, or what the engine needs]",
@@ -68,7 +101,7 @@ gpu_option = click.option(
     "--gpu",
     "-g",
     default=None,
-    help=f"A GPU's name, a JSON or TOML file, or `auto` for the one here. [default: {DEFAULT_GPU}]",
+    help=f"A GPU's name, a JSON or TOML file, or `auto` for the one here; or a list. [default: {DEFAULT_GPU}]",
 )
 batch_options = _stack(
     click.option(
