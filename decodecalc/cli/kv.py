@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from decodecalc.cli.complete import complete_dtypes, complete_models
 from decodecalc.cli.options import Counts, gpu_option, html_option, output_options
 from decodecalc.cli.output import emit_several
 from decodecalc.errors import InputError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     "-m",
     default=DEFAULT_MODEL,
     show_default=True,
+    shell_complete=complete_models,
     help="A zoo name, or a config.json or its folder; or a list.",
 )
 @click.option("--tp", type=Counts(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8.")
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--kv-dtype",
     default="bf16",
+    shell_complete=complete_dtypes,
     show_default=True,
     help="Element type of the KV cache, or a list: bf16, fp16, fp8, int8, int4, nvfp4, …",
 )

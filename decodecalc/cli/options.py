@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from decodecalc.cli.complete import (
+    complete_dtypes,
+    complete_engines,
+    complete_gpus,
+    complete_models,
+    complete_opts,
+    complete_servers,
+)
 from decodecalc.cli.output import SORT, VERBOSE
 from decodecalc.request import DEFAULT_GPU
 from decodecalc.units import parse_counts
@@ -66,6 +74,7 @@ layer_options = _stack(
     click.option(
         "--model",
         "-m",
+        shell_complete=complete_models,
         help="A zoo name, a config.json or its folder, - for stdin, or a cached Hugging Face repository; or a list.",
     ),
     click.option("--q-heads", type=int, help="Describe a layer instead of --model: its query heads, before sharding."),
@@ -85,6 +94,7 @@ cache_options = _stack(
     click.option(
         "--kv-dtype",
         default=None,
+        shell_complete=complete_dtypes,
         help="Element type of the KV cache, or a list: bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the "
         "checkpoint declares, else bf16]",
     ),
@@ -101,6 +111,7 @@ gpu_option = click.option(
     "--gpu",
     "-g",
     default=None,
+    shell_complete=complete_gpus,
     help=f"A GPU's name, a JSON or TOML file, or `auto` for the one here; or a list. [default: {DEFAULT_GPU}]",
 )
 batch_options = _stack(
@@ -126,12 +137,14 @@ engine_options = _stack(
         "--engine",
         "-e",
         default=None,
+        shell_complete=complete_engines,
         help="Engines by our name or by a server's name for them, each as NAME or NAME@VERSION. all stands for every "
         "engine, served for those that servers run here, by themselves or when told to.",
     ),
     click.option(
         "--server",
         default=None,
+        shell_complete=complete_servers,
         help="Plan the engine that this server (NAME or NAME@RELEASE) chooses by itself, and list it first.",
     ),
     click.option("--eager", is_flag=True, help="Plan launches without CUDA graphs. [default: with CUDA graphs]"),
@@ -140,6 +153,7 @@ engine_options = _stack(
         "opts",
         multiple=True,
         metavar="NAME=VALUE",
+        shell_complete=complete_opts,
         help="Set an option of an engine. It can be given several times.",
     ),
     click.option(

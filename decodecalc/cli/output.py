@@ -56,8 +56,8 @@ def emit_with_page(
 def emit_several(
     found: tuple[Table, Sequence[tuple[Model | None, Gpu | None]]], format: str, output: str | None, html: str | None
 ) -> None:
-    """`emit_with_page` for one table of several scenarios, beside the model and the GPU of each. Its page has no figure,
-    since figures compare engines and not scenarios."""
+    """`emit_with_page` for one table of several scenarios, beside the model and the GPU of each. Its page then has no
+    figure, since figures compare engines and not scenarios."""
     table, about = found
     if html is not None:
         from decodecalc.plot.pages import figures_of
