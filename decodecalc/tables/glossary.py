@@ -49,6 +49,13 @@ def meaning(heading: str, command: str) -> str | None:
     return mine[0].meaning if mine else None
 
 
+def meanings(table: Table) -> dict[str, str]:
+    """What the headings of a table mean, by heading."""
+    titles = [column.title for column in table.shown_columns()]
+    found = {title: meaning(title, table.command) for title in titles}
+    return {title: text for title, text in found.items() if text is not None}
+
+
 def find(name: str) -> list[Term]:
     """Every meaning of a term, letter case, dashes and underscores ignored. UnknownNameError names the nearest."""
     wanted = alike(name)
@@ -344,6 +351,11 @@ HEADINGS = (
         ("KV bytes", "Bytes of the cache that the sequences of the row store on one GPU, over all layers."),
         ("fits", "Whether this many sequences fit beside the weights."),
     ),
+    *_of(
+        "serve",
+        ("blocks", "Blocks that have keys to read or state to write."),
+        ("splits", "Splits of a request that have keys to read."),
+    ),
     # models, GPUs, engines
     *_all(
         ("name", "The name by which commands take it."),
@@ -462,6 +474,17 @@ HEADINGS = (
         ("KV read rate", "Bytes of keys and values over the measured time."),
         ("predicted time", "The predicted time of the planned launch."),
     ),
+    *_all(
+        ("against prediction", "The measured time over the predicted one, in words."),
+        ("checked", "Checks of this claim that were made."),
+        ("passed", "Checks that hold."),
+        ("failed", "Checks that do not hold."),
+        ("off", "Times that missed their tolerance."),
+        ("skipped", "Checks that could not be made, and were left out."),
+    ),
+    *_of("audit", ("measured", "The median time of the launch by the trace, its merge included.")),
+    *_of("audit", ("predicted", "The predicted time of the planned launch.")),
+    *_of("audit", ("L2", "Whether the prediction takes the KV cache from memory (cold) or from the L2 cache (warm).")),
     *_of("verify report", ("measured", "The time that was measured.")),
     *_of("verify report", ("kind", "The kind of check or of difference.")),
     *_of(
