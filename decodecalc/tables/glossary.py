@@ -30,11 +30,11 @@ class Term(NamedTuple):
 
 
 def terms() -> Iterator[Term]:
-    """Every term: headings and words, then codes. Codes load the modules in which engines keep them."""
+    """Every term: words and headings, then codes. Codes load the modules in which engines keep them."""
     from decodecalc.engines.registry import all_codes
 
-    yield from HEADINGS
     yield from WORDS
+    yield from HEADINGS
     codes = all_codes()
     for name, meaning in sorted(codes.gates.items()):
         yield Term(name, meaning, GATE)
@@ -479,6 +479,7 @@ HEADINGS = (
         ("checked", "Checks of this claim that were made."),
         ("passed", "Checks that hold."),
         ("failed", "Checks that do not hold."),
+        ("errors", "Checks that ended in an error of the run itself."),
         ("off", "Times that missed their tolerance."),
         ("skipped", "Checks that could not be made, and were left out."),
     ),
@@ -500,6 +501,13 @@ HEADINGS = (
 WORDS = tuple(
     Term(name, text, WORD)
     for name, text in (
+        (
+            "split",
+            "A slice of one request's keys that is given to thread blocks of its own. Engines say segment, KV split, "
+            "chunk or partition.",
+        ),
+        ("policy", "One engine's rule for path, splits and grid, with the version that it was read from."),
+        ("layer group", "The layers of a model that share a geometry."),
         ("geometry", "The shape of one attention layer as one GPU sees it: heads, widths, window, sinks."),
         ("block", "A thread block of the GPU (CTA, Triton program)."),
         ("SM", "A streaming multiprocessor: the part of a GPU on which blocks run."),
