@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from decodecalc.cli.complete import complete_dtypes, complete_models
-from decodecalc.cli.options import Counts, gpu_option, html_option, output_options
+from decodecalc.cli.options import CountList, gpu_option, html_option, output_options
 from decodecalc.cli.output import emit_several
 from decodecalc.errors import InputError
 from decodecalc.request import DEFAULT_MODEL, combinations, resolve_gpu
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     shell_complete=complete_models,
     help="A zoo name, or a config.json or its folder; or a list.",
 )
-@click.option("--tp", type=Counts(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8.")
+@click.option(
+    "--tp", type=CountList(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8."
+)
 @click.option(
     "--dcp",
     type=int,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--page-size",
-    type=Counts(),
+    type=CountList(),
     default=16,
     show_default=True,
     help="Tokens that a page of the KV cache holds, or a list.",

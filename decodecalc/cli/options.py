@@ -28,7 +28,7 @@ else:  # older releases of click have no type argument
     _ParamType = click.ParamType
 
 
-class Counts(_ParamType):
+class CountList(_ParamType):
     """Whole numbers: one as it is, a list or a range as a tuple."""
 
     name = "integer"
@@ -86,7 +86,7 @@ layer_options = _stack(
         "--mla", is_flag=True, help="Multi-head latent attention: one cached vector per token is both key and value."
     ),
     click.option(
-        "--tp", type=Counts(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8."
+        "--tp", type=CountList(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8."
     ),
     click.option("--as-dense", is_flag=True, help="Plan sparse layers as if they read every key."),
 )
@@ -101,7 +101,7 @@ cache_options = _stack(
     click.option("--query-dtype", default=None, help="Element type of the queries. [default: bf16]"),
     click.option(
         "--page-size",
-        type=Counts(),
+        type=CountList(),
         default=None,
         help="Keys that a page of the KV cache holds; 1 means an index for every key. "
         "[default: 16, or what the engine needs]",
