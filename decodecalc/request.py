@@ -6,6 +6,9 @@ request names those that were used.
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +39,33 @@ DEFAULT_GPU, DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_MODEL = "h100-sxm", "1", "2
 DEFAULT_KV_DTYPE, DEFAULT_PAGE = "bf16", 16
 
 
+# Options that take lists in the commands that make one table of all their combinations, by the names of their values.
+LISTS = ("model", "gpu", "tp", "kv_dtype", "page_size")
+MAX_COMBINATIONS = 64
+
+
+def parts(value: Any) -> list[Any]:
+    """The values of an option that may be a list: words separated by commas, numbers as a tuple; a path is one word.
+
+    >>> parts("h100-sxm, h200-sxm"), parts((1, 8)), parts(None)
+    (['h100-sxm', 'h200-sxm'], [1, 8], [None])
+    """
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, str) and "," in value and not os.path.exists(value):
+        return [part.strip() for part in value.split(",") if part.strip()] or [value]
+    return [value]
+
+
+def one(value: Any, name: str) -> Any:
+    """The value of an option that takes lists elsewhere; InputError for a list."""
+    found = parts(value)
+    if len(found) > 1:
+        option = f"--{name.replace('_', '-')}"
+        raise InputError(f"{option} takes one value here, not the {len(found)} of {','.join(map(str, found))[:60]!r}")
+    return found[0]
+
+
 UNSAID: dict[str, Any] = {
     **dict.fromkeys(
         ("model", "q_heads", "kv_heads", "head_dim", "head_dim_v", "window", "gpu", "engine", "server", "batch",
@@ -46,6 +76,7 @@ UNSAID: dict[str, Any] = {
     "tp": 1, "q_len": "1", "page_size": None, "opts": (),
 }  # fmt: skip
 """The words of a scenario and their values where nothing is said; `cli.options` has the same."""
+NUMBERS = ("tp", "page_size")
 COUNTS = ("batch", "context", "seq_lens", "q_len")
 
 
@@ -61,6 +92,9 @@ def said(words: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> dic
     for name, value in words.items():
         listed = isinstance(value, Sequence) and not isinstance(value, str) and name != "opts"
         counted = name in COUNTS and value is not None
+        if listed and name in NUMBERS:
+            out[name] = tuple(value)
+            continue
         out[name] = ",".join(map(str, value)) if listed else str(value) if counted else value
     return out
 
@@ -81,7 +115,7 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
     from decodecalc.geometry import Geometry
     from decodecalc.models import load_model
 
-    spec, q_heads, tp = values["model"], values["q_heads"], values["tp"]
+    spec, q_heads, tp = one(values["model"], "model"), values["q_heads"], one(values["tp"], "tp")
     if spec is not None and q_heads is not None:
         raise InputError("give either --model or --q-heads, not both")
     by_hand = [o for o in ("kv_heads", "head_dim", "head_dim_v", "window") if values[o] is not None]
@@ -114,6 +148,7 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
 
 def resolve_gpu(name: str | None) -> Gpu:
     """The GPU named, the default, or the live one (`auto`)."""
+    name = one(name, "gpu")
     if name == "auto":
         from decodecalc.gpus import detect_gpu
 
@@ -145,8 +180,9 @@ def resolve_batches(values: dict[str, Any]) -> list[Batch]:
 def resolve_kv(values: dict[str, Any], model: Model | None = None) -> KvCache:
     """The cache layout; without --kv-dtype the element type that the model's checkpoint declares, else bf16."""
     declared = None if model is None else model.kv_dtype
-    page = DEFAULT_PAGE if values["page_size"] is None else values["page_size"]
-    return KvCache(values["kv_dtype"] or declared or DEFAULT_KV_DTYPE, page, None, values["query_dtype"] or "bf16")
+    page = one(values["page_size"], "page_size")
+    dtype = one(values["kv_dtype"], "kv_dtype") or declared or DEFAULT_KV_DTYPE
+    return KvCache(dtype, DEFAULT_PAGE if page is None else page, None, values["query_dtype"] or "bf16")
 
 
 def resolve_engines(name: str | None, default: str) -> list[str]:
@@ -290,6 +326,18 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     given = values["batch"] is not None or values["context"] is not None
     used = _defaults_used(values, default_engine, layers.model)
     return Request(layers, scenarios, inputs, used, warnings, given)
+
+
+def combinations(values: dict[str, Any], names: Sequence[str] = LISTS) -> list[dict[str, Any]]:
+    """The values in every combination of what their lists hold; the last of `names` varies first."""
+    lists = [parts(values[name]) for name in names]
+    count = math.prod(map(len, lists))
+    if count > MAX_COMBINATIONS:
+        raise InputError(
+            f"{count} combinations of {', '.join(names)} are more than the {MAX_COMBINATIONS} that one table may "
+            "hold; `decodecalc sweep` takes more"
+        )
+    return [{**values, **dict(zip(names, chosen))} for chosen in itertools.product(*lists)]
 
 
 def _default_for(layers: Layers, gpu: Gpu, default: str) -> str:

@@ -225,6 +225,25 @@ def models() -> str:
     return f"# Models\n\n{NOTE}\n\n{lead}\n\n" + _table(zoo_table())
 
 
+def glossary() -> str:
+    """Every heading and word, as `decodecalc glossary` explains them."""
+    from decodecalc.tables.glossary import HEADINGS, WORDS
+
+    out = [
+        "# Glossary",
+        "",
+        NOTE,
+        "",
+        "`decodecalc glossary TERM` shows one of them, and codes of gates and refusals.",
+        "",
+    ]
+    for title, found in (("Words", WORDS), ("Headings of tables", HEADINGS)):
+        out += [f"## {title}", "", "| term | meaning | where |", "|---|---|---|"]
+        out += [f"| {_cell(t.name)} | {_cell(t.meaning)} | {' '.join(f'`{c}`' for c in t.commands)} |" for t in found]
+        out.append("")
+    return "\n".join(out)
+
+
 def _table(table: Any) -> str:
     from decodecalc.tables.render import render
 
@@ -310,5 +329,6 @@ PAGES = {
     "reference/gates.md": gates,
     "reference/gpus.md": gpus,
     "reference/models.md": models,
+    "reference/glossary.md": glossary,
     "reference/api.md": api,
 }

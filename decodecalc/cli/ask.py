@@ -16,7 +16,7 @@ from decodecalc.tables.table import Table
 
 ASKED = (
     "grid", "segments", "merge", "roofline", "paging", "predict", "choose", "kv", "step", "serve", "audit", "models",
-    "gpus", "engines",
+    "gpus", "engines", "glossary",
 )  # fmt: skip
 """Commands that make a table."""
 WRITING = ("format", "output", "html")

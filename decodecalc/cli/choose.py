@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from decodecalc.cli.options import html_option, output_options, scenario_options
-from decodecalc.cli.output import emit_with_page
+from decodecalc.cli.output import emit_several
 from decodecalc.engines.registry import SERVED_HERE
-from decodecalc.request import resolve
+from decodecalc.request import Request
+from decodecalc.tables.table import Table
 
 
 @click.command("choose", epilog="Example:  decodecalc choose --model llama3-70b --tp 8 --gpu h200 --context 32k")
@@ -58,9 +59,12 @@ def command(
     a --workload, to find a setting for all of them.
     """
     from decodecalc.tables.choose import choose_table
+    from decodecalc.tables.several import requests_table
 
-    request, weights = resolve(values, default_engine=SERVED_HERE), None
-    if workload is not None:
-        request, weights = request.on_workload(workload)
-    table = choose_table(request, l2, calibration, curve, weights, library)
-    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)
+    def table(request: Request) -> Table:
+        weights = None
+        if workload is not None:
+            request, weights = request.on_workload(workload)
+        return choose_table(request, l2, calibration, curve, weights, library)
+
+    emit_several(requests_table(values, table, SERVED_HERE), format_, output, html)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from decodecalc.cli.complete import complete_engines
 from decodecalc.cli.options import output_options
 from decodecalc.cli.output import emit
 from decodecalc.errors import InputError
 
 
 @click.command("engines", epilog="Example:  decodecalc engines vllm-triton")
-@click.argument("engine", required=False)
+@click.argument("engine", required=False, shell_complete=complete_engines)
 @click.option(
     "--installed",
     is_flag=True,

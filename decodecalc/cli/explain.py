@@ -8,7 +8,7 @@ import click
 
 from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit, write_text
-from decodecalc.request import resolve
+from decodecalc.request import combinations, resolve
 
 
 @click.command("explain", epilog="Example:  decodecalc explain --model llama3-8b --context 2560")
@@ -17,9 +17,11 @@ from decodecalc.request import resolve
 def command(format_: str, output: str | None, **values: Any) -> None:
     """Explain one layer of one decode step from inputs to bytes, with the numbers in every formula."""
     from decodecalc.tables.explain import explain_table, explain_text
+    from decodecalc.tables.several import requests_table
 
-    request = resolve(values)
     if format_ in ("json", "csv"):
-        emit(explain_table(request), format_, output)
+        table, _ = requests_table(values, explain_table)
+        emit(table, format_, output)
     else:
-        write_text(explain_text(request, markdown=format_ == "markdown"), output)
+        texts = [explain_text(resolve(chosen), markdown=format_ == "markdown") for chosen in combinations(values)]
+        write_text("\n".join(texts), output)

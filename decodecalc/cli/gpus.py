@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from decodecalc.cli.complete import complete_gpus
 from decodecalc.cli.options import output_options
 from decodecalc.cli.output import emit
 
 
 @click.command("gpus", epilog="Example:  decodecalc gpus h200-sxm")
-@click.argument("gpu", required=False)
+@click.argument("gpu", required=False, shell_complete=complete_gpus)
 @output_options
 def command(gpu: str | None, format_: str, output: str | None) -> None:
     """List the GPUs, or show one GPU's fields with their source, confidence and what other sources say."""

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from decodecalc.cli.options import html_option, output_options, scenario_options
-from decodecalc.cli.output import emit_with_page
+from decodecalc.cli.output import emit_several
 from decodecalc.engines.registry import SERVED_HERE
-from decodecalc.request import resolve
 
 
 @click.command(
@@ -25,7 +24,6 @@ def command(format_: str, output: str | None, html: str | None, **values: Any) -
     kernel. --engine all lists every engine.
     """
     from decodecalc.tables.grid import grid_table
+    from decodecalc.tables.several import requests_table
 
-    request = resolve(values, default_engine=SERVED_HERE)
-    table = grid_table(request)
-    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)
+    emit_several(requests_table(values, grid_table, SERVED_HERE), format_, output, html)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from decodecalc.cli.options import gpu_option, html_option, output_options
-from decodecalc.cli.output import emit_with_page
+from decodecalc.cli.complete import complete_dtypes, complete_models
+from decodecalc.cli.options import CountList, gpu_option, html_option, output_options
+from decodecalc.cli.output import emit_several
 from decodecalc.errors import InputError
-from decodecalc.request import DEFAULT_MODEL, resolve_gpu
+from decodecalc.request import DEFAULT_MODEL, combinations, resolve_gpu
 from decodecalc.units import parse_counts
+
+if TYPE_CHECKING:
+    from decodecalc.tables.several import Solved
 
 
 @click.command("kv", epilog="Example:  decodecalc kv --model llama3.1-70b --tp 8 --gpu h100 --context 8k,32k,128k")
 @click.option(
-    "--model", "-m", default=DEFAULT_MODEL, show_default=True, help="A zoo name, or a config.json or its folder."
+    "--model",
+    "-m",
+    default=DEFAULT_MODEL,
+    show_default=True,
+    shell_complete=complete_models,
+    help="A zoo name, or a config.json or its folder; or a list.",
 )
-@click.option("--tp", type=int, default=1, show_default=True, help="The tensor-parallel degree.")
+@click.option(
+    "--tp", type=CountList(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8."
+)
 @click.option(
     "--dcp",
     type=int,
@@ -28,10 +41,17 @@ from decodecalc.units import parse_counts
 @click.option(
     "--kv-dtype",
     default="bf16",
+    shell_complete=complete_dtypes,
     show_default=True,
-    help="Element type of the KV cache: bf16, fp16, fp8, int8, int4, nvfp4, …",
+    help="Element type of the KV cache, or a list: bf16, fp16, fp8, int8, int4, nvfp4, …",
 )
-@click.option("--page-size", type=int, default=16, show_default=True, help="Tokens that a page of the KV cache holds.")
+@click.option(
+    "--page-size",
+    type=CountList(),
+    default=16,
+    show_default=True,
+    help="Tokens that a page of the KV cache holds, or a list.",
+)
 @click.option(
     "--context", "-c", default=None, help="Tokens of a sequence: 8k,32k. [default: from 1k up to the model's longest]"
 )
@@ -65,12 +85,12 @@ from decodecalc.units import parse_counts
 @output_options
 def command(
     model: str,
-    tp: int,
+    tp: int | tuple[int, ...],
     dcp: int,
     pp: int,
     gpu: str | None,
     kv_dtype: str,
-    page_size: int,
+    page_size: int | tuple[int, ...],
     context: str | None,
     memory_fraction: float,
     reserve_gib: float,
@@ -89,6 +109,7 @@ def command(
     from decodecalc.models import load_model
     from decodecalc.models.weights import LINEAR_BYTES
     from decodecalc.tables.kv import available_bytes, kv_table
+    from decodecalc.tables.several import several
 
     if not 0 < memory_fraction <= 1:
         raise InputError(f"--memory-fraction must be above 0 and at most 1, not {memory_fraction}")
@@ -99,43 +120,31 @@ def command(
     for name, value in (("--dcp", dcp), ("--pp", pp)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
-    chosen, device = load_model(model), resolve_gpu(gpu)
     contexts = tuple(parse_counts(context, "--context", 1000)) if context else None
     if contexts and min(contexts) < 1:
         raise InputError(f"--context must be at least 1, not {min(contexts)}")
-    available = (
-        available_gib * (1 << 30)
-        if available_gib is not None
-        else available_bytes(
-            chosen,
-            device,
-            tp=tp,
-            pp=pp,
-            fraction=memory_fraction,
-            reserve_bytes=int(reserve_gib * (1 << 30)),
-            stored=stored,
+
+    def solved(chosen: dict[str, Any]) -> Solved:
+        known, device, degree = load_model(chosen["model"]), resolve_gpu(chosen["gpu"]), chosen["tp"]
+        cache = KvCache(chosen["kv_dtype"], chosen["page_size"])
+        available = None if available_gib is None else available_gib * (1 << 30)
+        if available is None:
+            reserve = int(reserve_gib * (1 << 30))
+            available = available_bytes(
+                known, device, tp=degree, pp=pp, fraction=memory_fraction, reserve_bytes=reserve, stored=stored
+            )
+        labels = {
+            "model": known.name,
+            "gpu": device.name,
+            "tp": degree,
+            "kv_dtype": chosen["kv_dtype"],
+            "page_size": cache.page_size,
+        }
+        inputs = {**labels, "dcp": dcp, "pp": pp, "memory_fraction": memory_fraction, "reserve_gib": reserve_gib}
+        table = kv_table(
+            known, device, cache, tp=degree, dcp=dcp, pp=pp, contexts=contexts, available=available, inputs=inputs
         )
-    )
-    inputs = {
-        "model": chosen.name,
-        "gpu": device.name,
-        "tp": tp,
-        "dcp": dcp,
-        "pp": pp,
-        "kv_dtype": kv_dtype,
-        "page_size": page_size,
-        "memory_fraction": memory_fraction,
-        "reserve_gib": reserve_gib,
-    }
-    table = kv_table(
-        chosen,
-        device,
-        KvCache(kv_dtype, page_size),
-        tp=tp,
-        dcp=dcp,
-        pp=pp,
-        contexts=contexts,
-        available=available,
-        inputs=inputs,
-    )
-    emit_with_page(table, format_, output, html, model=chosen, gpu=device)
+        return labels, table, (known, device)
+
+    lists = {"model": model, "gpu": gpu, "tp": tp, "kv_dtype": kv_dtype, "page_size": page_size}
+    emit_several(several(combinations(lists), solved), format_, output, html)

@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("models", "List the known models, or one model's attention layers."),
     "gpus": ("gpus", "List the known GPUs, or one GPU's fields with their sources."),
     "engines": ("engines", "List the known engines, or one engine's rule, versions and options."),
+    "glossary": ("glossary", "Explain a heading of a table, a word, or the code of a gate."),
+    "completion": ("completion", "Print the line that makes the shell complete commands and names."),
 }
 
 
@@ -51,6 +53,13 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"decodecalc.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = module.command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Commands that begin like this; their modules are not imported for it."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):

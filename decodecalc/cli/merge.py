@@ -8,7 +8,6 @@ import click
 
 from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
-from decodecalc.request import resolve
 
 
 @click.command("merge", epilog="Example:  decodecalc merge --model llama3-8b --context 128,512,2560,32k --engine all")
@@ -17,5 +16,7 @@ from decodecalc.request import resolve
 def command(format_: str, output: str | None, **values: Any) -> None:
     """Compare the bytes of the partial states, allocated and moved, with the KV bytes, per layer and token."""
     from decodecalc.tables.merge import merge_table
+    from decodecalc.tables.several import requests_table
 
-    emit(merge_table(resolve(values)), format_, output)
+    table, _ = requests_table(values, merge_table)
+    emit(table, format_, output)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from decodecalc.cli.complete import complete_models
 from decodecalc.cli.options import output_options
 from decodecalc.cli.output import emit
 
 
 @click.command("models", epilog="Examples:  decodecalc models qwen   |   decodecalc models gemma3-27b --tp 4")
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_models)
 @click.option(
     "--tp", type=int, default=1, show_default=True, help="Show the share of one rank at this tensor-parallel degree."
 )

@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from decodecalc.cli.complete import (
+    complete_dtypes,
+    complete_engines,
+    complete_gpus,
+    complete_models,
+    complete_opts,
+    complete_servers,
+)
 from decodecalc.cli.output import SORT, VERBOSE
 from decodecalc.request import DEFAULT_GPU
+from decodecalc.units import parse_counts
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:  # older releases of click have no type argument
+    _ParamType = click.ParamType
+
+
+class CountList(_ParamType):
+    """Whole numbers: one as it is, a list or a range as a tuple."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """An int, or a tuple of several."""
+        if not isinstance(value, str):
+            return value
+        option = param.opts[0] if param is not None else "value"
+        found = [_whole(part) for part in value.split(",")] if ":" not in value else None
+        if found is None or None in found:
+            found = list(parse_counts(value, option, 1000))
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def _whole(text: str) -> int | None:
+    """A number that may be negative, which its option refuses in its own words; None for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _keep(where: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -35,7 +74,8 @@ layer_options = _stack(
     click.option(
         "--model",
         "-m",
-        help="A zoo name, a config.json or its folder, - for stdin, or a cached Hugging Face repository.",
+        shell_complete=complete_models,
+        help="A zoo name, a config.json or its folder, - for stdin, or a cached Hugging Face repository; or a list.",
     ),
     click.option("--q-heads", type=int, help="Describe a layer instead of --model: its query heads, before sharding."),
     click.option("--kv-heads", type=int, help="KV heads, with --q-heads. [default: the number of query heads]"),
@@ -45,20 +85,23 @@ layer_options = _stack(
     click.option(
         "--mla", is_flag=True, help="Multi-head latent attention: one cached vector per token is both key and value."
     ),
-    click.option("--tp", type=int, default=1, show_default=True, help="The tensor-parallel degree."),
+    click.option(
+        "--tp", type=CountList(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8."
+    ),
     click.option("--as-dense", is_flag=True, help="Plan sparse layers as if they read every key."),
 )
 cache_options = _stack(
     click.option(
         "--kv-dtype",
         default=None,
-        help="Element type of the KV cache: bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the "
+        shell_complete=complete_dtypes,
+        help="Element type of the KV cache, or a list: bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the "
         "checkpoint declares, else bf16]",
     ),
     click.option("--query-dtype", default=None, help="Element type of the queries. [default: bf16]"),
     click.option(
         "--page-size",
-        type=int,
+        type=CountList(),
         default=None,
         help="Keys that a page of the KV cache holds; 1 means an index for every key. "
         "[default: 16, or what the engine needs]",
@@ -68,7 +111,8 @@ gpu_option = click.option(
     "--gpu",
     "-g",
     default=None,
-    help=f"A GPU's name, a JSON or TOML file, or `auto` for the one here. [default: {DEFAULT_GPU}]",
+    shell_complete=complete_gpus,
+    help=f"A GPU's name, a JSON or TOML file, or `auto` for the one here; or a list. [default: {DEFAULT_GPU}]",
 )
 batch_options = _stack(
     click.option(
@@ -93,12 +137,14 @@ engine_options = _stack(
         "--engine",
         "-e",
         default=None,
+        shell_complete=complete_engines,
         help="Engines by our name or by a server's name for them, each as NAME or NAME@VERSION. all stands for every "
         "engine, served for those that servers run here, by themselves or when told to.",
     ),
     click.option(
         "--server",
         default=None,
+        shell_complete=complete_servers,
         help="Plan the engine that this server (NAME or NAME@RELEASE) chooses by itself, and list it first.",
     ),
     click.option("--eager", is_flag=True, help="Plan launches without CUDA graphs. [default: with CUDA graphs]"),
@@ -107,6 +153,7 @@ engine_options = _stack(
         "opts",
         multiple=True,
         metavar="NAME=VALUE",
+        shell_complete=complete_opts,
         help="Set an option of an engine. It can be given several times.",
     ),
     click.option(

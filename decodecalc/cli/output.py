@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,12 +50,22 @@ def emit_with_page(
     gpu: Gpu | None = None,
 ) -> None:
     """`emit`, and the table's page where `html` names a file for it. Neither file is written where one cannot be."""
+    emit_several((table, [(model, gpu)]), format, output, html)
+
+
+def emit_several(
+    found: tuple[Table, Sequence[tuple[Model | None, Gpu | None]]], format: str, output: str | None, html: str | None
+) -> None:
+    """`emit_with_page` for one table of several scenarios, beside the model and the GPU of each. Its page then has no
+    figure, since figures compare engines and not scenarios."""
+    table, about = found
     if html is not None:
         from decodecalc.plot.pages import figures_of
         from decodecalc.tables.pages import table_page
 
         check_outputs(html, output)
-        write_text(table_page(table, typed(), figures_of(table), model=model, gpu=gpu), html)
+        figures = figures_of(table) if len(about) == 1 else []
+        write_text(table_page(table, typed(), figures, about=about), html)
     emit(table, format, output)
 
 

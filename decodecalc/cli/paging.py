@@ -8,7 +8,6 @@ import click
 
 from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
-from decodecalc.request import resolve
 
 
 @click.command("paging", epilog="Example:  decodecalc paging --model llama3-8b --page-size 16 --allocator-page-size 32")
@@ -31,5 +30,7 @@ def command(
     When the engine refuses the page size at start-up, the command exits with code 2 and names the multiple it needs.
     """
     from decodecalc.tables.paging import paging_table
+    from decodecalc.tables.several import requests_table
 
-    emit(paging_table(resolve(values), allocator_page_size, page_ids), format_, output)
+    table, _ = requests_table(values, lambda request: paging_table(request, allocator_page_size, page_ids))
+    emit(table, format_, output)

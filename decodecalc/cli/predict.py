@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from decodecalc.cli.options import html_option, output_options, scenario_options
-from decodecalc.cli.output import emit_with_page
-from decodecalc.request import resolve
+from decodecalc.cli.output import emit_several
+from decodecalc.request import Request
+from decodecalc.tables.table import Table
 
 
 @click.command("predict", epilog="Example:  decodecalc predict --model llama3-8b --gpu h200 --context 2k,32k --l2 cold")
@@ -65,7 +66,9 @@ def command(
     launch overhead to the bytes at the sustained bandwidth.
     """
     from decodecalc.tables.predict import predict_table
+    from decodecalc.tables.several import requests_table
 
-    request = resolve(values)
-    table = predict_table(request, kernel, l2, launch, calibration, provenance, stand_in)
-    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)
+    def table(request: Request) -> Table:
+        return predict_table(request, kernel, l2, launch, calibration, provenance, stand_in)
+
+    emit_several(requests_table(values, table), format_, output, html)

@@ -8,7 +8,6 @@ import click
 
 from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
-from decodecalc.request import resolve
 
 
 @click.command("roofline", epilog="Example:  decodecalc roofline --model llama3-8b --gpu h100-sxm --compare")
@@ -20,5 +19,7 @@ from decodecalc.request import resolve
 def command(format_: str, output: str | None, compare: bool, **values: Any) -> None:
     """Show FLOP, bytes and arithmetic intensity of the layer and of one tile, and how memory-bound they are."""
     from decodecalc.tables.roofline import roofline_table
+    from decodecalc.tables.several import requests_table
 
-    emit(roofline_table(resolve(values), compare), format_, output)
+    table, _ = requests_table(values, lambda request: roofline_table(request, compare))
+    emit(table, format_, output)

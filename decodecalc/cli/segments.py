@@ -8,7 +8,6 @@ import click
 
 from decodecalc.cli.options import output_options, scenario_options
 from decodecalc.cli.output import emit
-from decodecalc.request import resolve
 
 
 @click.command("segments", epilog="Example:  decodecalc segments --model llama3-8b --context 257 --engine vllm-triton")
@@ -18,5 +17,7 @@ from decodecalc.request import resolve
 def command(format_: str, output: str | None, request: int | None, **values: Any) -> None:
     """List every split of every request: its keys, its tiles, and whether it has work to do."""
     from decodecalc.tables.segments import segments_table
+    from decodecalc.tables.several import requests_table
 
-    emit(segments_table(resolve(values), request), format_, output)
+    table, _ = requests_table(values, lambda asked: segments_table(asked, request))
+    emit(table, format_, output)

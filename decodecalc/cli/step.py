@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from decodecalc.cli.options import html_option, output_options, scenario_options
-from decodecalc.cli.output import emit_with_page
+from decodecalc.cli.output import emit_several
 from decodecalc.errors import UnknownNameError
-from decodecalc.request import resolve
 
 
 @click.command(
@@ -46,10 +45,10 @@ def command(
 ) -> None:
     """Show how much of a decode step attention takes, beside the least time of everything else."""
     from decodecalc.models.weights import LINEAR_BYTES
+    from decodecalc.tables.several import requests_table
     from decodecalc.tables.step import step_table
 
     if stored is not None and stored not in LINEAR_BYTES:
         raise UnknownNameError("storage of weights", stored, LINEAR_BYTES)
-    request = resolve(values)
-    table = step_table(request, calibration, stored, expert_ranks)
-    emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)
+    found = requests_table(values, lambda request: step_table(request, calibration, stored, expert_ranks))
+    emit_several(found, format_, output, html)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from decodecalc.cli.complete import complete_engines, complete_gpus, complete_models
 from decodecalc.cli.progress import Bars
 from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError, UnknownNameError
@@ -19,16 +20,35 @@ from decodecalc.units import parse_counts, parse_shard
     epilog="Example:  decodecalc sweep --model llama3-8b,llama3-70b --tp 1,8 --engine vllm-triton,sglang-triton "
     "--batch 1:256:x2 --context 1k:128k:x2 --where 'sm_coverage < 0.5' -o idle.csv",
 )
-@click.option("--model", "-m", default=DEFAULT_MODEL, show_default=True, help="Models, separated by commas.")
+@click.option(
+    "--model",
+    "-m",
+    default=DEFAULT_MODEL,
+    show_default=True,
+    shell_complete=complete_models,
+    help="Models, separated by commas.",
+)
 @click.option(
     "--tp",
     default="1",
     show_default=True,
     help="Tensor-parallel degrees; degrees that do not divide a model are skipped.",
 )
-@click.option("--gpu", "-g", default=DEFAULT_GPU, show_default=True, help="GPUs, separated by commas.")
 @click.option(
-    "--engine", "-e", default=DEFAULT_ENGINE, show_default=True, help="Engines by our name or a server's, or all."
+    "--gpu",
+    "-g",
+    default=DEFAULT_GPU,
+    show_default=True,
+    shell_complete=complete_gpus,
+    help="GPUs, separated by commas.",
+)
+@click.option(
+    "--engine",
+    "-e",
+    default=DEFAULT_ENGINE,
+    show_default=True,
+    shell_complete=complete_engines,
+    help="Engines by our name or a server's, or all.",
 )
 @click.option(
     "--server", default=None, help="Also plan the engine that this server (NAME or NAME@RELEASE) chooses by itself."

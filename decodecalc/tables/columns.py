@@ -16,7 +16,8 @@ PHRASES: dict[str, Callable[[Any], str]] = {
     "model": lambda v: f"for {v}",
     "gpu": lambda v: f"on {v}",
     "tp": lambda v: f"at TP {v}",
-    "kv_dtype": lambda v: f"with a {v} cache",
+    "kv_dtype": lambda v: f"with a cache in {v}",
+    "page_size": lambda v: f"with pages of {counted(v, 'key')}",
     "layer_group": lambda v: f"in {v} layers",
     "batch": lambda v: f"at batch {v}",
     "context": lambda v: f"at {v} keys",
@@ -54,8 +55,9 @@ def scenario_columns(rows: Sequence[Mapping[str, Any]], *, more: Sequence[Column
     return columns
 
 
-def told_apart(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """What tells this row from the others, in words; empty where nothing does.
+def told_apart(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], value: str | None = None) -> str:
+    """What tells this row from the others, in words; empty where nothing does. value: the key of a value; what makes no
+    difference to its range is then left out.
 
     >>> told_apart({"engine": "a", "batch": 4}, [{"engine": "a", "batch": 1}, {"engine": "a", "batch": 4}])
     'at batch 4'
@@ -63,7 +65,19 @@ def told_apart(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str
     keys = [key for key in PHRASES if row.get(key) is not None and varies(rows, key)]
     same_engine = [other for other in rows if other.get("engine") == row.get("engine")]
     keys = [key for key in keys if key not in ("version", "kernel") or varies(same_engine, key)]
+    if value is not None:
+        keys = [key for key in keys if _matters(key, value, rows)]
     return " ".join(PHRASES[key](row[key]) for key in keys)
+
+
+def _matters(key: str, value: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the range of a value is another one for some rows that share this key."""
+    ranges = {
+        (min(values), max(values))
+        for one in {str(row.get(key)) for row in rows}
+        for values in [[row[value] for row in rows if str(row.get(key)) == one]]
+    }
+    return len(ranges) > 1
 
 
 def ranging(what: str, rows: Sequence[Mapping[str, Any]], column: Column) -> str:
@@ -82,10 +96,10 @@ def ranging(what: str, rows: Sequence[Mapping[str, Any]], column: Column) -> str
         return f"{what} is {column.text(low)} in every row" if len(known) > 1 else f"{what} is {column.text(low)}"
     if len(known) == 2:
         first, second = known
-        return f"{what} is {column.text(first)}{_at(first, known)} and {column.text(second)}{_at(second, known)}"
-    return f"{what} ranges from {column.text(low)}{_at(low, known)} to {column.text(high)}{_at(high, known)}"
+        return f"{what} is {_at(first, known, column)} and {_at(second, known, column)}"
+    return f"{what} ranges from {_at(low, known, column)} to {_at(high, known, column)}"
 
 
-def _at(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    words = told_apart(row, rows)
-    return f" {words}" if words else ""
+def _at(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], column: Column) -> str:
+    words = told_apart(row, rows, column.key)
+    return f"{column.text(row)} {words}" if words else column.text(row)

@@ -51,6 +51,7 @@ def grid_table(request: Request) -> Table:
         list(dict.fromkeys(notes)),
         rows,
         answer=_answer(rows),
+        measured=("The share of the SMs that get work", COVERAGE),
         details=[*open_, *details],
     )
 

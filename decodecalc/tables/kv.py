@@ -54,7 +54,7 @@ def kv_table(
     ]
     ranks = tp * pp
     for row in rows:
-        row["sequence_all_ranks_bytes"] = row["sequence_bytes"] * ranks
+        row.update(token_bytes=size.token_bytes, sequence_all_ranks_bytes=row["sequence_bytes"] * ranks)
     degrees = [f"{name} {n}" for name, n in (("TP", tp), ("DCP", dcp), ("PP", pp)) if n > 1]
     heading = [
         " ".join([model.name, *degrees]) + f" on {gpu.name}, KV {kv.dtype}, page {kv.page_size}",
@@ -78,7 +78,16 @@ def kv_table(
         notes.append(f"{human_bytes(available)} of memory are left for the cache{tokens}")
     everything = {**(inputs or {}), "cache": size.to_dict(), "available_bytes": available}
     answer = _answer(model.name, size, ranks, rows, available, gpu.name)
-    return Table("kv", everything, rows, _columns(ranks), heading, [*notes, PADDING], answer=answer)
+    return Table(
+        "kv",
+        everything,
+        rows,
+        _columns(ranks),
+        heading,
+        [*notes, PADDING],
+        answer=answer,
+        measured=(TOKEN_WORDS, TOKEN),
+    )
 
 
 def _answer(
@@ -136,6 +145,10 @@ def _row(size: CacheSize, context: int, available: float | None) -> dict[str, An
     }
 
 
+TOKEN_WORDS = "The KV that a token stores on one GPU, over all layers,"
+TOKEN = Column("token_bytes", "stored for a token", human_bytes, rank=2)
+
+
 def _columns(ranks: int) -> list[Column]:
     return [
         Column("context", "tokens of a sequence", rank=0),
@@ -144,4 +157,5 @@ def _columns(ranks: int) -> list[Column]:
         Column("read_step_bytes", "read a step on one GPU", human_bytes),
         Column("sequences", "sequences that fit", rank=0),
         Column("tokens", "tokens that fit"),
+        TOKEN,
     ]

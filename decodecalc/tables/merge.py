@@ -67,6 +67,7 @@ def merge_table(request: Request) -> Table:
         notes,
         shown,
         answer=_answer(shown),
+        measured=("The bytes of the partial states over the bytes of KV read", SHARE),
         details=details,
     )
 

@@ -21,21 +21,24 @@ ABSENT = "not shown: "
 
 
 def table_page(
-    table: Table, command: str, figures: Sequence[Figure] = (), *, model: Model | None = None, gpu: Gpu | None = None
+    table: Table,
+    command: str,
+    figures: Sequence[Figure] = (),
+    *,
+    about: Sequence[tuple[Model | None, Gpu | None]] = (),
 ) -> str:
-    """The table as a page. command: what to type to make it again."""
+    """The table as a page. command: what to type to make it again; about: the model and the GPU of every scenario."""
     heading = list(table.heading)
     title = f"decodecalc {table.command}: {heading[0]}" if heading else f"decodecalc {table.command}"
     absent = [note.removeprefix(ABSENT) for note in table.notes if note.startswith(ABSENT)]
     shown = replace(table, heading=heading[1:], notes=[note for note in table.notes if not note.startswith(ABSENT)])
     blocks = [Details(f"{len(absent)} not shown, and why", absent)] if absent else []
-    return page(title, [Section("", shown, blocks, figures)], origin=Origin(command, origin_of(table, model, gpu)))
+    return page(title, [Section("", shown, blocks, figures)], origin=Origin(command, origin_of(table, about)))
 
 
-def origin_of(table: Table, model: Model | None, gpu: Gpu | None) -> list[tuple[str, str]]:
-    """Versions and sources behind a table: of this program, the model, the GPU, the time model and every engine's
-    rule."""
-    pairs = sources(model, gpu)
+def origin_of(table: Table, about: Sequence[tuple[Model | None, Gpu | None]]) -> list[tuple[str, str]]:
+    """Versions and sources behind a table: of this program, models, GPUs, the time model and every engine's rule."""
+    pairs = list(dict.fromkeys(pair for model, gpu in about or [(None, None)] for pair in sources(model, gpu)))
     calibration = table.inputs.get("calibration")
     if calibration:
         pairs.append(("times", str(calibration)))

@@ -50,7 +50,15 @@ def paging_table(request: Request, allocator_page: int | None, page_ids: str | N
     reasons, details = absent(refused)
     notes = [*cautions(request), *dict.fromkeys(notes), *reasons]
     return Table(
-        "paging", request.inputs, rows, _columns(rows), request.heading, notes, answer=_answer(rows), details=details
+        "paging",
+        request.inputs,
+        rows,
+        _columns(rows),
+        request.heading,
+        notes,
+        answer=_answer(rows),
+        details=details,
+        measured=("The table of a request", TABLE),
     )
 
 
@@ -68,6 +76,9 @@ def _answer(rows: list[dict[str, Any]]) -> str:
     )
 
 
+TABLE = Column("table_bytes", "table bytes", human_bytes, rank=0)
+
+
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     expands = any(r["allocator_ratio"] > 1 for r in rows)
     return [
@@ -75,7 +86,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("page_size", "page size", rank=0),
         Column("layout", "layout", align="left", rank=2),
         Column("table_entries", "table entries", rank=0),
-        Column("table_bytes", "table bytes", human_bytes, rank=0),
+        TABLE,
         Column("table_share", "table / KV head", percent, rank=2),
         Column("tile_keys", "tile keys"),
         Column("ids_per_tile", "page ids per tile", rank=0),

@@ -65,6 +65,7 @@ def predict_table(
         [*cautions(request), *notes, *reasons, *lines],
         shown,
         answer=_answer(shown),
+        measured=("The predicted time of the attention of one layer", TIME),
         facts=_provenance(rows) if provenance else (),
         details=details,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from decodecalc.csvtext import csv_lines
 from decodecalc.safetext import json_safe, markdown_safe, plain
-from decodecalc.tables.table import Table
+from decodecalc.tables.table import Column, Table
 from decodecalc.tables.terminal import has_label, render_terminal, sentence_lines
 
 FORMATS = ("table", "csv", "json", "markdown")
@@ -40,8 +42,13 @@ def _csv(table: Table) -> str:
     return csv_lines(keys or [c.key for c in table.columns], table.rows)
 
 
+def _columns(table: Table) -> Sequence[Column]:
+    """The columns to print; none below an answer that says everything."""
+    return () if table.answer and not table.shown_rows() else table.shown_columns()
+
+
 def _markdown(table: Table, verbose: bool) -> str:
-    columns = table.shown_columns()
+    columns = _columns(table)
     lines = [f"**{markdown_safe(table.answer)}**", ""] if table.answer else []
     lines += [*map(markdown_safe, table.heading), ""] if table.heading else []
     if columns:
@@ -56,7 +63,7 @@ def _markdown(table: Table, verbose: bool) -> str:
 
 
 def _aligned(table: Table, verbose: bool) -> str:
-    columns = table.shown_columns()
+    columns = _columns(table)
     cells = [[c.title for c in columns]] + [[c.text(r) for c in columns] for r in table.shown_rows()]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = [plain(table.answer)] if table.answer else []

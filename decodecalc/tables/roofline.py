@@ -42,7 +42,15 @@ def roofline_table(request: Request, compare: bool = False) -> Table:
     bound = "roofline is a lower bound and no prediction: it leaves out launches, latency and waves"
     notes = [*cautions(request), *reasons, bound, *peaks]
     return Table(
-        "roofline", request.inputs, rows, _columns(rows), request.heading, notes, answer=answer, details=details
+        "roofline",
+        request.inputs,
+        rows,
+        _columns(rows),
+        request.heading,
+        notes,
+        answer=answer,
+        details=details,
+        measured=("The factor by which attention is memory-bound", FACTOR),
     )
 
 
@@ -66,6 +74,7 @@ def _answer(rows: list[dict[str, Any]], gpu: str) -> str:
     )
 
 
+FACTOR = Column("memory_bound_factor", "ridge / intensity", lambda v: f"{v:.3g}x", rank=0)
 INTENSITY = Column("intensity_flop_per_byte", "FLOP/B", rank=0)
 
 
@@ -101,9 +110,6 @@ def _variants(request: Request) -> Iterator[dict[str, Any]]:
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
-    def times(value: float) -> str:
-        return f"{value:.3g}x"
-
     return [
         *scenario_columns(rows),
         Column("kind", "kind", align="left"),
@@ -111,7 +117,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("kv_read_bytes", "KV read a layer", human_bytes),
         INTENSITY,
         Column("ridge_flop_per_byte", "ridge FLOP/B", rank=0),
-        Column("memory_bound_factor", "ridge / intensity", times, rank=0),
+        FACTOR,
         Column("roofline_s", "roofline", human_seconds, rank=0),
         Column("tile_rows", "tile rows", rank=2),
         Column("tile_live_rows", "live rows", rank=2),

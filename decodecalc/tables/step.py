@@ -67,7 +67,15 @@ def step_table(request: Request, calibration: str | None, stored: str | None, ex
         notes.append(f"{model.states.layers} layers keep a recurrent state, which every step reads and writes")
     notes.append(f"The L2 is cold and kernels are launched from a CUDA graph; calibration: {known.label}")
     return Table(
-        "step", inputs, rows, _columns(rows), request.heading, notes, answer=_answer(rows, model.name), details=details
+        "step",
+        inputs,
+        rows,
+        _columns(rows),
+        request.heading,
+        notes,
+        answer=_answer(rows, model.name),
+        details=details,
+        measured=("The time of attention in a step", ATTENTION),
     )
 
 
@@ -122,13 +130,16 @@ def _share(row: dict[str, Any]) -> str:
     return f"{100 * low:.0f} to {100 * high:.0f} %"
 
 
+ATTENTION = Column("attention_s", "attention", human_seconds, rank=0)
+
+
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
     for row in rows:
         row["attention_share"] = _share(row)
     states = any(row["state_bytes"] for row in rows)
     return [
         *scenario_columns(rows),
-        Column("attention_s", "attention", human_seconds, rank=0),
+        ATTENTION,
         Column("rest_floor_s", "least rest", human_seconds, rank=0),
         Column("step_least_s", "least step", human_seconds, rank=0),
         Column("attention_share", "attention's share", align="left", rank=0),

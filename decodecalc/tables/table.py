@@ -70,6 +70,8 @@ class Table:
     """Number of the JSON schema, raised where a key goes away or a value is spelled differently."""
     answer: str = ""
     """The answer in one sentence or two, the first thing that people read."""
+    measured: tuple[str, Column] | None = None
+    """What was asked in words, and the column that says it: a table of several scenarios answers with its range."""
     facts: Sequence[str] = ()
     """Lines below the table that belong to the answer and are always shown."""
     details: Sequence[str] = ()

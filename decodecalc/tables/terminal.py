@@ -178,6 +178,8 @@ def render_terminal(table: Table, width: int, verbose: bool = False) -> str:
         below += _styled(sentence_lines(f"left out at this width: {names} (all are in --format csv)", width), DIM)
     for line in table.below(verbose):
         below += sentence_lines(plain(line), width)
+    if cells and table.answer and table.command != "glossary":
+        below += _styled(sentence_lines("`decodecalc glossary HEADING` explains a heading.", width), DIM)
     if below and out:
         out.append("")
     return "\n".join([*out, *below]) + "\n"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from commands import CHOOSE, COMMANDS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -122,8 +123,9 @@ def test_the_answer_comes_first_and_notes_are_few_until_asked_for() -> None:
     table = Table("t", {}, ROWS, COLUMNS, ["the scenario"], notes, answer="It is so.", details=["because"])
     lines = shown(table, 80)
     assert lines[:3] == ["It is so.", "the scenario", ""]
-    assert lines[-4:] == [*notes[:MOST_NOTES], "-v shows 3 more notes."]
-    assert shown(table, 80, verbose=True)[-6:] == [*notes, "because"]
+    assert lines[-5:-1] == [*notes[:MOST_NOTES], "-v shows 3 more notes."]
+    assert shown(table, 80, verbose=True)[-7:-1] == [*notes, "because"]
+    assert "glossary" in lines[-1]
     for format in ("table", "markdown"):
         assert "It is so." in render(table, format).splitlines()[0]
         assert "note 4" not in render(table, format)
@@ -210,9 +212,6 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, shown(table, width))) <= width
 
 
-CHOOSE = ("choose", "--model", "llama3-70b", "--tp", "8", "--gpu", "h200", "--context", "8k")
-
-
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_choose_keeps_the_flag_and_the_times(table_of: Callable[..., Table], width: int) -> None:
     """At every usual width: S now, S to set, both times, and the flag in one piece."""
@@ -224,28 +223,6 @@ def test_choose_keeps_the_flag_and_the_times(table_of: Callable[..., Table], wid
         if key in ("splits_live", "flag_splits", "own_kernel_s", "flag_s"):
             assert column.text(advised) in record, key
     assert any(advised["flag"] in line for line in lines[row : row + 3])
-
-
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "grid": ("grid", "--model", "llama3-8b", "--tp", "8"),
-    "choose": CHOOSE,
-    "predict": ("predict", "--engine", "all", "--q-len", "1,2"),
-    "layers": ("grid", "--model", "gpt-oss-120b", "--engine", "vllm-triton,flashinfer"),
-    "latent": ("grid", "--model", "deepseek-v3", "--tp", "8"),
-    "merge": ("merge", "--engine", "all", "--context", "128,4k"),
-    "roofline": ("roofline", "--compare"),
-    "segments": ("segments", "--context", "257"),
-    "paging": ("paging", "--engine", "all"),
-    "kv": ("kv", "--model", "deepseek-v3", "--tp", "8"),
-    "step": ("step", "--batch", "1,64"),
-    "models": ("models", "qwen"),
-    "model": ("models", "gpt-oss-20b"),
-    "gpus": ("gpus",),
-    "gpu": ("gpus", "h200-sxm"),
-    "engines": ("engines",),
-    "engine": ("engines", "sglang-triton"),
-    "serve": ("serve", "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 8", "--gpu", "h100"),
-}
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
