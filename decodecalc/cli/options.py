@@ -10,6 +10,7 @@ import click
 from decodecalc.cli.output import SORT, VERBOSE
 from decodecalc.request import DEFAULT_GPU
 
+MOST_GIB = 1 << 20  # memory that an option may ask for
 F = TypeVar("F", bound=Callable[..., Any])
 
 
