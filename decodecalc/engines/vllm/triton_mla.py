@@ -143,6 +143,7 @@ class VllmTritonMla(Policy):
         server_names=("TRITON_MLA",),
         invariant_option=("batch_invariant", True),
         longest_option="captured_max_len",
+        frozen_option="captured_max_len",
         partition=Partition(rule=COUNT, unit_keys=1),
     )
 
