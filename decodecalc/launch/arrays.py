@@ -226,6 +226,10 @@ class Launches:
     """[N]: stage-1 blocks of the grid that have no work of their own and do not return at once either, because nothing
     tells them so: they walk the keys of the first request once more. They are not among the live blocks."""
 
+    loads_value_apart: bool = False
+    """Whether stage 1 of an MLA layer loads the value part of a latent once more, and does not take it from the tile of
+    keys that it holds."""
+
     def check(self, batches: Batches) -> None:
         """Raises AssertionError when parts of the launch contradict each other; the message names the first
         contradiction.
@@ -355,6 +359,7 @@ def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
         merge_walks=plan.merge_walks,
         pieces_in_turn=None if turns is None else lambda _: turns,
         repeating_blocks=plan.repeating_blocks,
+        loads_value_apart=plan.loads_value_apart,
         determinism=plan.determinism,
         detail=plan.detail,
     )  # fmt: skip

@@ -258,6 +258,9 @@ class LaunchPlan(Shown):
     repeating_blocks: int = 0
     """Stage-1 blocks of the grid that have no work of their own but walk the first request's keys once more, because
     nothing tells them to return. They are not among the live blocks."""
+    loads_value_apart: bool = False
+    """Whether stage 1 of an MLA layer loads the value part of a latent once more, and does not take it from the tile of
+    keys that it holds."""
 
     def __str__(self) -> str:
         """One line for people; `repr` and `to_dict` have everything."""
