@@ -1,5 +1,5 @@
 # The README's two commands, and what CI runs. Nothing here needs more than python3 and pip.
-.PHONY: grid test ci docs gallery outputs mutants package clean
+.PHONY: grid test ci docs gallery outputs mutants fuzz package clean
 
 grid:
 	sh .ci/venv && .venv/bin/decodecalc grid --model llama3-8b --tp 8
@@ -24,6 +24,15 @@ outputs:
 # Plants faults in a copy of the sources, one at a time, and says which the tests notice. Takes minutes; not part of CI.
 mutants:
 	sh .ci/venv test,verify && .venv/bin/python benchmarks/mutants.py
+
+# The long run of the fuzz tool: hours on one core, and it goes on where it stopped. Its journals lie in .scratch/fuzz.
+fuzz:
+	sh .ci/venv test,verify && mkdir -p .scratch/fuzz
+	.venv/bin/python -m benchmarks.fuzz --only commands --cases 100000 --journal .scratch/fuzz/commands.json
+	for kind in traces reports calibrations configs; do \
+	  .venv/bin/python -m benchmarks.fuzz --only $$kind --cases 20000 --journal .scratch/fuzz/$$kind.json || exit 1; done
+	for kind in plans loaders; do \
+	  .venv/bin/python -m benchmarks.fuzz --only $$kind --cases 1500000 --journal .scratch/fuzz/$$kind.json || exit 1; done
 
 # Builds the sdist and the wheel in dist/, and installs the wheel and the git URL as users do. docs/releasing.md needs it.
 package:

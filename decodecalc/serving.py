@@ -429,7 +429,7 @@ def _model(command: Command, spec: str | None, notes: list[str]) -> tuple[Model,
         model = load_model(name)
     except DecodecalcError as error:
         if found.zoo is None or spec is not None:
-            raise type(error)(f"{error}; give --model another name, or a config.json, for {name!r:.60}") from None
+            raise InputError(f"{error}; give --model another name, or a config.json, for {name!r:.60}") from None
         model = load_model(found.zoo)
         notes.append(f"{name} is assumed to be {model.name}, because of its name.")
     if command.hf_overrides:

@@ -246,6 +246,8 @@ def _token(plan: LaunchPlan, layers: int) -> list[str]:
 def _bits(plan: LaunchPlan) -> list[str]:
     why = {
         "invariant": "a request always has one split, so it gets the same bits alone and in any batch",
+        "tile-dependent": "the splits are fixed, so a request gets the same bits among requests of as many query "
+        "tokens; the tile follows the query tokens of the whole launch, so a neighbour with more can change bits",
         "fixed size": "the split length is fixed, so the split count depends on the request's own length only",
         "fixed count": "the split count is the same in any batch, but the boundaries move as the request grows",
         "batch-dependent": "the splits depend on the other requests of the batch, and fp32 addition is not associative",

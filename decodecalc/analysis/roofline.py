@@ -92,12 +92,22 @@ class Roofline(Shown):
 
 def attention_flop(geo: Geometry, seq_lens: tuple[int, ...], q_lens: tuple[int, ...]) -> int:
     """FLOP of the two matrix products of one layer over visible (token, key) pairs."""
-    pairs = 0
-    for length, q_len in zip(seq_lens, q_lens):
-        for token in range(q_len):
-            seen = length - q_len + token + 1
-            pairs += max(0, seen if geo.window is None else min(seen, geo.window))
+    pairs = sum(_visible_pairs(length, q_len, geo.window) for length, q_len in zip(seq_lens, q_lens))
     return 2 * geo.q_heads * (geo.head_dim + geo.v_dim) * pairs
+
+
+def _visible_pairs(length: int, q_len: int, window: int | None) -> int:
+    """The last q_len tokens of a sequence see one key more each, the last of them all keys, and at most the window.
+
+    >>> _visible_pairs(10, 3, None), _visible_pairs(10, 3, 9), _visible_pairs(2, 3, None)
+    (27, 26, 3)
+    """
+    first = max(length - q_len + 1, 1)  # keys that the first token sees that sees any
+    if q_len == 0 or first > length:
+        return 0
+    most = length if window is None else min(window, length)
+    growing = max(most - first + 1, 0)  # tokens that see fewer keys than the window, or as many
+    return growing * (first + most) // 2 + (length - first + 1 - growing) * most
 
 
 def intensity_limit(geo: Geometry, kv: KvCache) -> float:

@@ -136,6 +136,7 @@ def traffic(plan: LaunchPlan) -> Traffic:
         index_entries=sum(entries for _, entries, _ in sparse),
         indices=sum(count for _, _, count in sparse),
         asked_keys=sum(k * b for k, b in zip(plan.keys_read, plan.blocks_per_split)),
+        value_apart=plan.loads_value_apart,
         tokens=batch.query_tokens,
         live_states=live * geo.q_heads,
         allocated_bytes=plan.scratch_bytes if plan.shared_slots else per_request * plan.state_values * PARTIAL_BYTES,
@@ -156,6 +157,7 @@ def traffic_arrays(geo: Geometry, kv: KvCache, batches: Batches, found: Launches
         index_entries=0 if geo.gather is None else batches.total(entries),
         indices=0 if geo.gather is None else batches.total(indices),
         asked_keys=batches.total(read * found.blocks_per_split),
+        value_apart=found.loads_value_apart,
         tokens=batches.query_tokens,
         live_states=batches.total(found.partials() * batches.q_lens) * geo.q_heads,
         allocated_bytes=found.scratch_bytes if found.shared_slots else per_request * found.state_values * PARTIAL_BYTES,
@@ -171,14 +173,17 @@ def _traffic(
     index_entries: Any,
     indices: Any,
     asked_keys: Any,
+    value_apart: bool,
     tokens: Any,
     live_states: Any,
     allocated_bytes: Any,
     state_values: int,
 ) -> Traffic:
-    """The formulas, on numbers or on arrays. `asked_keys` counts a key once for every block that walks it."""
+    """The formulas, on numbers or on arrays. `asked_keys` counts a key once for every block that walks it; value_apart:
+    the value part of a latent is loaded once more."""
     per_key = kv.bytes_per_key(geo)
-    useful, asked = useful_keys * per_key, asked_keys * (per_key / geo.kv_heads)
+    loads = (geo.head_dim + geo.v_dim) / geo.head_dim if value_apart else 1
+    useful, asked = useful_keys * per_key, asked_keys * (per_key / geo.kv_heads * loads)
     state = state_values * PARTIAL_BYTES
     written, allocated = live_states * state, allocated_bytes
     moved_share = ratio(2 * written, useful)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from decodecalc.cli.complete import complete_dtypes, complete_models
-from decodecalc.cli.options import CountList, gpu_option, html_option, output_options
+from decodecalc.cli.options import MOST_GIB, CountList, gpu_option, html_option, output_options
 from decodecalc.cli.output import emit_several
 from decodecalc.errors import InputError
 from decodecalc.request import DEFAULT_MODEL, combinations, resolve_gpu
@@ -113,8 +113,9 @@ def command(
 
     if not 0 < memory_fraction <= 1:
         raise InputError(f"--memory-fraction must be above 0 and at most 1, not {memory_fraction}")
-    if reserve_gib < 0 or (available_gib is not None and available_gib < 0):
-        raise InputError("--reserve-gib and --available-gib must not be negative")
+    for name, gib in (("--reserve-gib", reserve_gib), ("--available-gib", available_gib)):
+        if gib is not None and not 0 <= gib < MOST_GIB:
+            raise InputError(f"{name} must be from 0 to {MOST_GIB}, not {gib}")
     if stored is not None and stored not in LINEAR_BYTES:
         raise UnknownNameError("storage of weights", stored, LINEAR_BYTES)
     for name, value in (("--dcp", dcp), ("--pp", pp)):

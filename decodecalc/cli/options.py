@@ -19,6 +19,7 @@ from decodecalc.cli.output import SORT, VERBOSE
 from decodecalc.request import DEFAULT_GPU
 from decodecalc.units import parse_counts
 
+MOST_GIB = 1 << 20  # memory that an option may ask for
 F = TypeVar("F", bound=Callable[..., Any])
 
 

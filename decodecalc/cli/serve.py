@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import gpu_option, html_option, output_options
+from decodecalc.cli.options import MOST_GIB, gpu_option, html_option, output_options
 from decodecalc.cli.output import check_outputs, emit, typed, write_text
 from decodecalc.errors import InputError
 from decodecalc.request import resolve_gpu
@@ -70,8 +70,8 @@ def command(command: str, format_: str, output: str | None, html: str | None, **
     from decodecalc.tables.serve import serve_page, serve_table
 
     gpu = resolve_gpu(values["gpu"])
-    if not 0 <= values["reserve_gib"] < 1 << 20:
-        raise InputError(f"--reserve-gib must not be negative, not {values['reserve_gib']}")
+    if not 0 <= values["reserve_gib"] < MOST_GIB:
+        raise InputError(f"--reserve-gib must be from 0 to {MOST_GIB}, not {values['reserve_gib']}")
     found = serve(
         read_command(_text(command)),
         gpu=gpu,

@@ -34,11 +34,14 @@ from decodecalc.cost.parameters import (
 )
 from decodecalc.errors import InputError
 from decodecalc.files import read_json, write_whole
+from decodecalc.kvcache import DTYPE_BYTES
 from decodecalc.values import Shown
 
 SCHEMA = "decodecalc/calibration/3"
 MAX_FILE_BYTES = 16 << 20
 MOST_SMS = 1 << 16
+MOST_WIDTH = 1 << 16  # elements of a key, keys or rows of a tile
+LAYOUTS, PATHS = ("paged", "run", "flat"), ("", "split", "unsplit")  # of a Variant
 MAX_NOTE = 1000  # characters of a note that are kept
 MOST = 1e30  # beyond every time, rate and size; larger ones would overflow in a product
 POSITIVE = ("hbm_sustained_bytes_per_s", "l2_bytes_per_s", "l2_capacity_bytes", "overlap_exponent", "slots_per_sm")
@@ -260,7 +263,20 @@ def _variant(entry: Any, where: str) -> Variant:
         if not good:
             raise InputError(f"{where}: {name} must be {'text' if text else 'a count'}, not {value!r:.40}")
         named[name] = value
-    return Variant(**named)
+    variant = Variant(**named)
+    for name, value, choices in (
+        ("dtype", variant.dtype, DTYPE_BYTES), ("layout", variant.layout, LAYOUTS), ("path", variant.path, PATHS),
+    ):  # fmt: skip
+        if value not in choices:
+            valid = ", ".join(choice or "none" for choice in choices)
+            raise InputError(f"{where}: {name} {value!r:.40} is not known; valid: {valid}")
+    for name in ("head_dim", "head_dim_v", "tile_keys", "rows"):
+        least = 0 if name == "head_dim_v" else 1  # 0: the keys' own elements are the values
+        if not least <= getattr(variant, name) <= MOST_WIDTH:
+            raise InputError(
+                f"{where}: {name} must be between {least} and {MOST_WIDTH}, not {getattr(variant, name)!r:.40}"
+            )
+    return variant
 
 
 def _variant_values(entry: dict[str, Any], where: str) -> Values:

@@ -60,7 +60,8 @@ class Work(NamedTuple):
     bytes; rows: live query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers);
     short_blocks, short_tiles: blocks of equal requests' last splits, where those have fewer tiles, and how many.
     merge_kernels: kernels that run after stage 1 to merge; None where every split step has one. merge_walks: splits
-    that the merge's loop visits for a row, with a state or without; None: the live ones.
+    that the merge's loop visits for a row, with a state or without; None: the live ones. repeating: how many of the
+    blocks walk the first request's keys once more (they are among blocks and tiles_total); repeating_tiles: each.
     """
 
     blocks: Any
@@ -82,6 +83,8 @@ class Work(NamedTuple):
     short_tiles: Any = 0
     merge_kernels: Any = None
     merge_walks: Any = None
+    repeating: Any = 0
+    repeating_tiles: Any = 0
 
 
 class Terms(NamedTuple):

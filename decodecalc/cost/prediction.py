@@ -184,7 +184,7 @@ def stand_in_ratios(calibration: Calibration) -> tuple[float, float]:
     """How far an engine's own kernel may lie from the bundled one under its rule: 5th and 95th percentile of the ratio,
     of this calibration or, where it holds none, of the first shipped one."""
     found = calibration.parameters
-    if "stand_in_low" not in found:
+    if "stand_in_low" not in found or "stand_in_high" not in found:
         found = shipped_calibration(SHIPPED[0].file).parameters
     return found["stand_in_low"].number, found["stand_in_high"].number
 
@@ -288,7 +288,9 @@ class _Part:
             return found
         values = {name: np.array(getattr(found, name), dtype=float) for name in Bodies._fields}
         for n in np.flatnonzero(~closed).tolist():
-            one = ragged_bodies(self.cuts.order(n).tiles, pick(self.work, n), self.rates)
+            work = pick(self.work, n)
+            tiles = np.concatenate([self.cuts.order(n).tiles, np.full(work.repeating, work.repeating_tiles)])
+            one = ragged_bodies(tiles, work, self.rates)
             for name, array in values.items():
                 array[n] = getattr(one, name)
         return Bodies(**values)
@@ -332,6 +334,7 @@ def _parts(
                 is_split=there.is_split,  # partial states are merged under the engine's rule even where one is live
                 kernels=(*run.kernels[:1], *(k for k in there.kernels if k.role == "merge")),
                 launched=there.launched,  # blocks without work come as the engine launches them
+                repeating_blocks=0,  # and return at once, which is the bundled kernel's way
             )
             resolved = resolve(known, variant)
         else:

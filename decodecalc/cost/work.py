@@ -11,6 +11,7 @@ from decodecalc.analysis.traffic import traffic_arrays
 from decodecalc.cost.cuts import Cuts, alike
 from decodecalc.cost.model import Work
 from decodecalc.engines.registry import traits_of
+from decodecalc.intmath import IntArray, cdiv
 from decodecalc.launch.arrays import Batches, KernelArray, Launches
 
 if TYPE_CHECKING:
@@ -27,14 +28,19 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
     tile, rows = (np.broadcast_to(np.asarray(x), (batches.n,)) for x in (found.tile_keys, found.block_rows))
     partials = np.broadcast_to(np.asarray(found.partials()), batches.seq_lens.shape)
     short, short_tiles = _short(cuts, batches, totals.short_blocks, totals.short_tiles_total)
+    again, again_keys = _repeating(found, batches)
+    again_tiles = cdiv(again_keys, tile)
+    tiles_total = totals.tiles_total + again * again_tiles
+    requested = moved.kv_requested_bytes + again * again_keys * (kv.bytes_per_key(geo) / geo.kv_heads)
+    started = totals.blocks if cuts.pieces_in_turn else (cuts.blocks * cuts.live).sum(axis=1)
     return Work(
-        blocks=totals.blocks,
-        started=totals.blocks if cuts.pieces_in_turn else (cuts.blocks * cuts.live).sum(axis=1),
+        blocks=totals.blocks + again,
+        started=started + again,
         tiles=totals.tiles,
-        tiles_total=totals.tiles_total,
+        tiles_total=tiles_total,
         hbm_bytes=moved.kv_read_bytes,
-        requested_bytes=np.maximum(moved.kv_requested_bytes, moved.kv_read_bytes),
-        flop=totals.tiles_total * (tile * rows) * (2.0 * (geo.head_dim + geo.v_dim)),
+        requested_bytes=np.maximum(requested, moved.kv_read_bytes),
+        flop=tiles_total * (tile * rows) * (2.0 * (geo.head_dim + geo.v_dim)),
         launched_blocks=_launched(found, batches.n),
         is_split=np.broadcast_to(np.asarray(found.is_split), (batches.n,)),
         merge_kernels=found.merge_kernels(batches.n),
@@ -47,7 +53,16 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
         extra_kernels=scheduler_kernels(engine, found.kernels),
         short_blocks=short,
         short_tiles=short_tiles,
+        repeating=again,
+        repeating_tiles=again_tiles,
     )
+
+
+def _repeating(found: Launches, batches: Batches) -> tuple[IntArray, IntArray]:
+    """How many blocks walk the first request's keys once more [N], and these keys [N]."""
+    again = np.broadcast_to(np.asarray(found.repeating_blocks, dtype=np.int64), (batches.n,))
+    read = batches.seq_lens if found.keys_read is None else np.broadcast_to(found.keys_read, batches.seq_lens.shape)
+    return again, read[:, 0]
 
 
 def _short(cuts: Cuts, batches: Batches, blocks: Any, tiles_total: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from decodecalc.launch.plan import MERGE_KERNEL, KeyRange, LaunchPlan
 
 BoolArray = npt.NDArray[np.bool_]
 ROLES = ("stage1", "merge", "scheduler")
-DETERMINISM = ("invariant", "fixed size", "fixed count", "batch-dependent")
+DETERMINISM = ("invariant", "tile-dependent", "fixed size", "fixed count", "batch-dependent")
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,8 @@ class Launches:
     scratch_bytes: Any
     """[N]: bytes of the partial-state buffers that the engine allocates."""
     determinism: str
-    """Where split boundaries come from: `invariant`, `fixed size`, `fixed count` or `batch-dependent`."""
+    """Where the order of a request's sums comes from: `invariant`, `tile-dependent`, `fixed size`, `fixed count` or
+    `batch-dependent` (see `LaunchPlan.determinism`)."""
     gates: tuple[GateArray, ...] = ()
     """Named conditions with their outcomes."""
     working: Any = None
@@ -220,6 +221,14 @@ class Launches:
     pieces_in_turn: Callable[[int], tuple[int, ...]] | None = None
     """`pieces_in_turn(n)`: how many splits each persistent block of step n walks one after another, in the order of
     requests and of their splits; None: every split has blocks of its own."""
+
+    repeating_blocks: Any = 0
+    """[N]: stage-1 blocks of the grid that have no work of their own and do not return at once either, because nothing
+    tells them so: they walk the keys of the first request once more. They are not among the live blocks."""
+
+    loads_value_apart: bool = False
+    """Whether stage 1 of an MLA layer loads the value part of a latent once more, and does not take it from the tile of
+    keys that it holds."""
 
     def check(self, batches: Batches) -> None:
         """Raises AssertionError when parts of the launch contradict each other; the message names the first
@@ -256,7 +265,8 @@ class Launches:
             agree(kernel.role in ROLES, f"kernel role {kernel.role!r} is none of {ROLES}")
             when = np.broadcast_to(np.asarray(kernel.when, dtype=bool), (batches.n,))
             if kernel.live_blocks is not None:
-                fits = np.asarray(kernel.live_blocks) <= np.asarray(kernel.launched_blocks)
+                busy = kernel.live_blocks + (np.asarray(self.repeating_blocks) if kernel.role == "stage1" else 0)
+                fits = np.asarray(busy) <= np.asarray(kernel.launched_blocks)
                 agree(~when | fits, f"{kernel.name}: more live blocks than launched")
             merges |= when & (kernel.role == "merge")
         wanted = np.broadcast_to(np.asarray(self.is_split, dtype=bool), (batches.n,))
@@ -348,6 +358,8 @@ def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
         merge_in=plan.merge_in or MERGE_KERNEL,
         merge_walks=plan.merge_walks,
         pieces_in_turn=None if turns is None else lambda _: turns,
+        repeating_blocks=plan.repeating_blocks,
+        loads_value_apart=plan.loads_value_apart,
         determinism=plan.determinism,
         detail=plan.detail,
     )  # fmt: skip

@@ -91,5 +91,6 @@ _GATES = {
     "split": "The keys are split.",
     "threshold": "There are few enough requests to split them.",
     "window": "No sliding window stands in the way.",
+    "within_capture": "The requests are no longer than those that the captured launch was planned for.",
 }
 SHARED = Codes(refusals=_REFUSALS, gates=_GATES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -62,7 +63,7 @@ def _convert(what: str, value: Any, meta: Mapping[str, Any]) -> Any:
         if kind == "bool":
             return _bool(value)
         if kind == "float":
-            return float(value)
+            return _finite(value)
     except (TypeError, ValueError, OverflowError):
         least = f" of at least {meta['low']}" if kind.startswith("int") else ""
         raise InputError(f"{what} must be {kind}{least}, not {value!r:.60}") from None
@@ -77,6 +78,13 @@ def _int(value: Any, low: int) -> int:
         raise ValueError
     number = int(value)
     if number < low or number > 1 << 40:
+        raise ValueError
+    return number
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
         raise ValueError
     return number
 

@@ -242,9 +242,10 @@ class LaunchPlan(Shown):
     """Size of the partial state of one (token, query head, split), in fp32 numbers; a 16-bit value counts as
     half. 0 when nothing is split."""
     determinism: str
-    """Where split boundaries come from: `invariant` (always one split), `fixed size` (a constant number of
-    keys), `fixed count` (a constant number of splits: the same in any batch, but not as the request grows) or
-    `batch-dependent`."""
+    """Where the order of a request's sums comes from: `invariant` (always one split and one tile), `tile-dependent`
+    (the splits are fixed, but the tile follows the query tokens of the whole launch, so that a neighbour's prefill
+    changes bits), `fixed size` (splits of a constant number of keys), `fixed count` (a constant number of splits: the
+    same in any batch, but not as the request grows) or `batch-dependent`."""
     detail: Any = None
     """The engine's own quantities under the engine's own names, or None."""
     options: Any = None
@@ -254,6 +255,12 @@ class LaunchPlan(Shown):
     pieces_in_turn: tuple[int, ...] | None = None
     """How many splits each persistent block walks one after another, in the order of requests and of their splits;
     None: every split has blocks of its own."""
+    repeating_blocks: int = 0
+    """Stage-1 blocks of the grid that have no work of their own but walk the first request's keys once more, because
+    nothing tells them to return. They are not among the live blocks."""
+    loads_value_apart: bool = False
+    """Whether stage 1 of an MLA layer loads the value part of a latent once more, and does not take it from the tile of
+    keys that it holds."""
 
     def __str__(self) -> str:
         """One line for people; `repr` and `to_dict` have everything."""

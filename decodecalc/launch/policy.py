@@ -14,7 +14,7 @@ from decodecalc.batch import Batch
 from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
-from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
+from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, row
 from decodecalc.launch.options import EngineOptions
 from decodecalc.launch.plan import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits
 from decodecalc.launch.takes import ANY_DEVICE, Takes, admit
@@ -145,10 +145,40 @@ class Policy:
         """`launches` for a layer that may be sparse, together with the batches as its kernel sees them."""
         self.check_device(gpu)
         self.check_layer(geo)
-        seen, kv = batches.seen_by(geo), self.cache_of(kv)
+        seen = batches.seen_by(geo)
+        return seen, self._launches(geo, seen, self.cache_of(kv), gpu, options, version)
+
+    def _launches(
+        self, geo: Geometry, seen: Batches, kv: KvCache, gpu: Gpu, options: Any, version: PolicyVersion
+    ) -> Launches:
+        """`launches` of what the version takes, with the gate that every rule of its kind has."""
         found = self.launches(geo, seen, kv, gpu, options, version)
         self.check_taken(geo, kv, gpu, options, version)
-        return seen, found
+        gate = self._within_capture(seen, kv, options)
+        return found if gate is None else replace(found, gates=(*found.gates, gate))
+
+    def _within_capture(self, seen: Batches, kv: KvCache, options: Any) -> GateArray | None:
+        """Whether the requests are within the length that a CUDA graph was captured with, for rules that follow a
+        length; None for other rules."""
+        name = self.traits.frozen_option
+        if name is None:
+            return None
+        longest, given = seen.max_seq_len, getattr(options, name)
+        if given is None:
+            return GateArray(
+                "within_capture",
+                True,
+                lambda n: f"the rule follows the longest request of this step, {at(longest, n)} keys; a CUDA graph "
+                f"keeps what its capture was planned for ({name} says for how many)",
+            )
+        most = given * kv.page_size if self.traits.longest_in_pages else given
+        fits = longest <= most
+        return GateArray(
+            "within_capture",
+            fits,
+            lambda n: f"the launch was captured for {most} keys, and the longest request has {at(longest, n)}"
+            + ("" if at(fits, n) else ": the replay keeps the splits of the capture, which are too few or too long"),
+        )
 
     def combinations(self, options: Any, version: PolicyVersion) -> tuple[Takes, ...]:
         """What the version takes under these options; a policy that does not say so takes everything."""
@@ -242,8 +272,7 @@ class Policy:
         chosen = self.version(version)
         opts = self._options(options)
         step = Batches.single(batch)
-        found = self.launches(geo, step, kv, gpu, opts, chosen)
-        self.check_taken(geo, kv, gpu, opts, chosen)
+        found = self._launches(geo, step, kv, gpu, opts, chosen)
         if __debug__:
             found.check(step)
         return self._plan_at(found, step, geo, batch, kv, gpu, opts, chosen)
@@ -302,6 +331,8 @@ class Policy:
             options=opts,
             merge_walks=None if found.merge_walks is None else int(at(found.merge_walks, 0)),
             pieces_in_turn=None if found.pieces_in_turn is None else found.pieces_in_turn(0),
+            repeating_blocks=int(at(found.repeating_blocks, 0)),
+            loads_value_apart=found.loads_value_apart,
         )
 
 

@@ -81,7 +81,10 @@ class Traits:
     longest_option: str | None = None
     """The option that takes the longest length that a server allows, where a captured launch follows that length."""
     longest_in_pages: bool = False
-    """Whether that option counts pages instead of keys."""
+    """Whether that option, or `frozen_option`, counts pages instead of keys."""
+    frozen_option: str | None = None
+    """The option that takes the length from which a captured launch was made, for rules that follow a length: replays
+    keep its split counts, however long their requests have become."""
     vendors: tuple[str, ...] = ("NVIDIA", "AMD")
     """Vendors of the devices that the kernel can run on at all; a policy refuses single devices of theirs itself. A
     device of no vendor is taken for one of these."""

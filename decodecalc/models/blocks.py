@@ -23,7 +23,10 @@ def block_layers(fields: Fields, base: Heads) -> list[tuple[str, Heads, int | No
         return None
     if not isinstance(blocks, (list, tuple)) or not 1 <= len(blocks) <= MAX_LAYERS:
         raise ModelConfigError(f"block_configs must be a list of 1 to {MAX_LAYERS} objects, not {blocks!r:.60}")
-    return [_layer(index, block, base) for index, block in enumerate(blocks)]
+    layers = fields.count("layers", high=MAX_LAYERS)
+    if layers is not None and layers > len(blocks):
+        raise ModelConfigError(f"block_configs has {len(blocks)} entries for {layers} layers")
+    return [_layer(index, block, base) for index, block in enumerate(blocks[:layers])]
 
 
 def _layer(index: int, block: Any, base: Heads) -> tuple[str, Heads, int | None]:

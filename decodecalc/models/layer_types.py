@@ -156,7 +156,7 @@ def _explicit(fields: Fields) -> LayerPlan | None:
         if words is None:
             continue
         if fields.model_type == "nemotron_h":
-            return _plan(words)  # transformers derives the layer count from this list
+            return _plan(words, *_against_stated(fields, name, words))
         if fields.model_type == "dory" and "mlp" in words:
             return _plan(words[::2], "attention and MLP blocks are listed separately: two entries make one layer")
         return _fit(fields, name, words)
@@ -167,7 +167,8 @@ def _explicit(fields: Fields) -> LayerPlan | None:
         unknown = set(pattern) - set(_NEMOTRON_H)
         if unknown:
             raise ModelConfigError(f"hybrid_override_pattern has unknown letters {''.join(sorted(unknown))[:20]!r}")
-        return _plan([_NEMOTRON_H[letter] for letter in pattern])
+        words = [_NEMOTRON_H[letter] for letter in pattern]
+        return _plan(words, *_against_stated(fields, "hybrid_override_pattern", words))
     for name, words_of in _FLAG_LISTS.items():
         flags = fields.counts(name, 0, 1)
         if flags is not None:
@@ -200,6 +201,15 @@ def _fit(fields: Fields, name: str, words: list[str]) -> LayerPlan:
     extra = len(words) - layers
     notes = (f"{name} has {extra} more entries than there are layers: they were ignored",) if extra else ()
     return _plan(words[:layers], *notes)
+
+
+def _against_stated(fields: Fields, name: str, words: list[str]) -> tuple[str, ...]:
+    """A note where a list from which transformers derives the layer count has another length than the stated count.
+    ModelConfigError where the stated count is none."""
+    stated = fields.count("layers", high=MAX_LAYERS)
+    if stated is None or stated == len(words):
+        return ()
+    return (f"num_hidden_layers is {stated}, but transformers counts the {len(words)} entries of {name}",)
 
 
 def _gpt_neo(fields: Fields, types: Any) -> LayerPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.invariance import invariant_option, invariant_plan
@@ -14,7 +14,7 @@ from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.columns import ranging, scenario_columns
 from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
 from decodecalc.tables.memory import cautions
-from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary
+from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary, with_versions
 from decodecalc.tables.text import absent, counted, sentence
 
 if TYPE_CHECKING:
@@ -36,12 +36,13 @@ def grid_table(request: Request) -> Table:
     mark_defaults(request, rows)
     if len(s.engines) > 1:
         rows = in_order(rows, lambda row: -row["sm_coverage"])
-    closed, open_ = _gates(rows) if len(s.engines) <= 2 else ([], [])
-    reasons, details = absent((r["engine"], r["gates"][0]["reason"]) for r in refused)
-    notes = [*cautions(request), *closed, *_unplanned(request), *reasons, *_further(request)]
+    seen = with_versions(rows)
+    closed, open_ = _gates(seen) if len(s.engines) <= 2 else ([], [])
+    reasons, details = absent((r["engine"], r["gates"][0]["reason"]) for r in with_versions(refused))
+    notes = [*cautions(request), *_repeats(seen), *closed, *_unplanned(request), *reasons, *_further(request)]
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(cases) == 1:
-        notes += _extra_kernels(rows) + _rereads(rows) + _invariance(rows)
+        notes += _extra_kernels(seen) + _rereads(seen) + _invariance(seen)
     return Table(
         "grid",
         request.inputs,
@@ -66,7 +67,12 @@ def _answer(rows: Sequence[dict[str, Any]]) -> str:
         return sentence(ranging(what, mine, COVERAGE))
     launched, working, sms = first["launched_blocks"], first["working_blocks"], first["sm_count"]
     share = f"{min(working, sms)} of {sms} SMs ({percent(first['sm_coverage'])})"
-    if working < launched:
+    if first["repeating_blocks"]:
+        text = (
+            f"{who} launches {counted(launched, 'block')}, of which {working} read keys of their own, on {share}, and "
+            f"{first['repeating_blocks']} read the first request's keys once more"
+        )
+    elif working < launched:
         text = f"{who} launches {counted(launched, 'block')}, of which {working} read keys, on {share}"
     else:
         text = f"{who} launches {counted(launched, 'block')} on {share}"
@@ -78,7 +84,7 @@ def _answer(rows: Sequence[dict[str, Any]]) -> str:
     return sentence(f"{text}; a request has {counted(live, 'split')} with keys where S_opt is {best}")
 
 
-def _gates(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+def _gates(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Conditions of the rows' plans that do not hold, and those that do, each said once."""
     closed: dict[str, None] = {}
     open_: dict[str, None] = {}
@@ -142,6 +148,7 @@ def _row(item: Planned) -> dict[str, Any]:
         "launched_blocks": o.launched_blocks,
         "live_blocks": o.live_blocks,
         "working_blocks": o.working_blocks,
+        "repeating_blocks": plan.repeating_blocks,
         "unsplit_blocks": o.unsplit_blocks,
         "sm_count": o.sm_count,
         "sm_coverage": o.sm_coverage,
@@ -189,11 +196,11 @@ def _refused_row(item: Refusal, sm_count: int) -> dict[str, Any]:
     }
 
 
-def _named(rows: list[dict[str, Any]]) -> str:
+def _named(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(r["engine"] for r in rows)
 
 
-def _rereads(rows: list[dict[str, Any]]) -> list[str]:
+def _rereads(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Engines whose blocks ask for a key once per query head (or per tile of query rows)."""
     again = [r for r in rows if r["kv_reads_per_key"] is not None and r["kv_reads_per_key"] >= 2]
     times = ", ".join(f"{r['engine']} {r['kv_reads_per_key']:.3g} times" for r in again)
@@ -204,15 +211,23 @@ def _rereads(rows: list[dict[str, Any]]) -> list[str]:
     )
 
 
-def _extra_kernels(rows: list[dict[str, Any]]) -> list[str]:
+def _repeats(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Engines whose grid has blocks that do the first request's work once more."""
+    again = [r for r in rows if r["repeating_blocks"]]
+    counts = ", ".join(f"{r['engine']} {r['repeating_blocks']}" for r in again)
+    return [f"blocks that have no work but repeat the first request's: {counts}"] if again else []
+
+
+def _extra_kernels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Engines that launch a kernel before stage 1."""
     with_scheduler = [r for r in rows if r["scheduler_kernels"]]
     return [f"these engines first run a scheduler kernel: {_named(with_scheduler)}"] if with_scheduler else []
 
 
-def _invariance(rows: list[dict[str, Any]]) -> list[str]:
+def _invariance(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Whose splits depend on the rest of the batch, and what each engine's reproducible mode costs in blocks."""
     moving = [r for r in rows if r["determinism"] == "batch-dependent"]
+    by_tile = [r for r in rows if r["determinism"] == "tile-dependent"]
     priced = [r for r in moving if r["invariant_live_blocks"] is not None]
     by_hand = [r for r in moving if r["invariant_live_blocks"] is None and r["invariant_option"] is not None]
     never = [r for r in moving if r["invariant_option"] is None]
@@ -226,6 +241,11 @@ def _invariance(rows: list[dict[str, Any]]) -> list[str]:
     if by_hand:
         options = ", ".join(f"{r['engine']} --opt {r['invariant_option']}" for r in by_hand)
         lines.append(f"the splits depend on the batch unless an option fixes them: {options}")
+    if by_tile:
+        lines.append(
+            "the splits do not depend on the batch, but the tile follows the query tokens of the whole launch, so that "
+            f"a neighbour's prefill can change bits: {_named(by_tile)}"
+        )
     if never:
         lines.append(f"the splits depend on the batch and no option fixes them: {_named(never)}")
     return lines
@@ -239,6 +259,7 @@ def _flips(request: Request, rows: list[dict[str, Any]]) -> list[str]:
     s = request.scenarios
     steps = dict.fromkeys((b.max_seq_len, b.max_q_len) for b in s.batches if b.is_uniform)
     several = len({q for _, q in steps}) > 1
+    names = [policy.name for policy, _ in s.engines]
     lines: list[str] = []
     for policy, version in s.engines:
         release = policy.version(version).name
@@ -252,7 +273,8 @@ def _flips(request: Request, rows: list[dict[str, Any]]) -> list[str]:
                 options = s.options_of(policy)
                 flip = first_split_change(policy, group, s.kv, s.gpu, options, version, context, q_len)
                 if flip is not None:
-                    name = policy.name + (f", {group.name} layers" if len(s.layer_groups) > 1 else "")
+                    one = policy.name if names.count(policy.name) == 1 else f"{policy.name}@{release}"
+                    name = one + (f", {group.name} layers" if len(s.layer_groups) > 1 else "")
                     at = f"{context} keys" + (f" and {q_len} query tokens" if several else "")
                     lines.append(f"{name}: at {at} the path changes from batch {flip - 1} to {flip}")
     return list(dict.fromkeys(lines))
@@ -278,6 +300,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("launched_blocks", "blocks", rank=2),
         Column("live_blocks", "live blocks", rank=0),
         *([Column("working_blocks", "blocks in window", rank=0)] if idle else []),
+        *([Column("repeating_blocks", "repeating", rank=0)] if any(r.get("repeating_blocks") for r in rows) else []),
         COVERAGE,
         Column("waves", "waves", lambda v: f"{v:.2f}", rank=2),
         Column("splits_requested", "splits asked", splits, rank=2),

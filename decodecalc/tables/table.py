@@ -146,6 +146,23 @@ def _sort_key(value: Any) -> tuple[bool, Any]:
     return (False, value) if isinstance(value, (int, float)) else (True, str(value))
 
 
+def with_versions(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The rows with `name@version` for an engine's name, where several versions of that engine are among them."""
+    versions: dict[Any, set[Any]] = {}
+    for row in rows:
+        if row.get("version") is not None and isinstance(row.get("engine"), str):
+            versions.setdefault(row["engine"], set()).add(row["version"])
+    several = {name for name, of in versions.items() if len(of) > 1}
+    if not several:
+        return rows
+    return [
+        {**row, "engine": f"{row['engine']}@{row['version']}"}
+        if row.get("engine") in several and row.get("version") is not None
+        else row
+        for row in rows
+    ]
+
+
 def cell(value: Any) -> str:
     """A value as people read it: integers of a list side by side (in short where it is long), floats with four digits,
     booleans as yes/no."""

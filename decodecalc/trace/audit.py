@@ -175,7 +175,7 @@ def audit(traces: Sequence[Trace], book: NameBook, known: Known) -> Audit:
         device = traces[group.ranks[0]].device(group.device)
         attribution = engines.attribute(group, replace(surroundings, device=device))
         sms = gpu.sm_count if gpu is not None else None if device is None else device.sm_count
-        share = group.total_s / kernel_s if kernel_s else None
+        share = min(1.0, group.total_s / kernel_s) if kernel_s else None  # times are rounded on their way here
         found = judge(group, attribution, share)
         engine = engines.engine(found.engine or "")
         found = replace(found, sm_count=sms, path_names=engine.path_names)

@@ -19,7 +19,7 @@ from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.kvcache import KvCache
-from decodecalc.launch.arrays import Batches, at, row
+from decodecalc.launch.arrays import DETERMINISM, Batches, at, row
 from decodecalc.launch.plan import CLUSTER, MERGE_KERNEL, MERGES, LaunchPlan
 from decodecalc.launch.policy import Policy
 
@@ -153,7 +153,7 @@ def test_plans_are_plain_values(name: str, version: str, data: st.DataObject) ->
     assert len({gate.name for gate in p.gates}) == len(p.gates) >= 1
     assert all(gate.reason and isinstance(gate.passed, bool) for gate in p.gates)
     assert any(re.search(r"\d", gate.reason) for gate in p.gates)
-    assert p.determinism in ("invariant", "fixed size", "fixed count", "batch-dependent")
+    assert p.determinism in DETERMINISM
 
 
 def same_step(policy: Policy, sweep: Batches, found: Any, n: int, p: LaunchPlan) -> None:
@@ -185,7 +185,7 @@ def test_whole_arrays_plan_what_single_steps_plan(name: str, version: str, data:
     cases = [(b, length + q, q) for b, length, q in cases]
     plans = [plan(name, version, geo, Batch.uniform(*case), gpu) for case in cases]
     sweep = Batches.uniform(*(np.array(column) for column in zip(*cases)))
-    found = policy.launches(geo, sweep, law.cache, gpu, policy.options_type(), policy.version(version))
+    _, found = policy.on_layer(geo, sweep, law.cache, gpu, policy.options_type(), policy.version(version))
     for n, p in enumerate(plans):
         same_step(policy, sweep, found, n, p)
         size = p.batch.size
@@ -210,7 +210,7 @@ def test_counted_classes_are_equal_requests(name: str, version: str, data: st.Da
     p = plan(name, version, geo, Batch([length for length, count in classes for _ in range(count)]), gpu)
     lens, counts = (np.array([column]) for column in zip(*classes))
     step = Batches(lens, np.ones_like(lens), counts)
-    found = policy.launches(geo, step, law.cache, gpu, policy.options_type(), policy.version(version))
+    _, found = policy.on_layer(geo, step, law.cache, gpu, policy.options_type(), policy.version(version))
     same_step(policy, step, found, 0, p)
 
 

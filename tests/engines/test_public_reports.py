@@ -212,7 +212,8 @@ def test_invariance_costs_most_of_the_gpu(engine: str, options: dict[str, Any], 
     alone = dc.plan(engine, LLAMA_8B, dc.Batch([8192]), **options)
     crowd = dc.plan(engine, LLAMA_8B, dc.Batch([8192, 300, 70_000, 8192]), **options)
     assert alone.live_blocks == blocks
-    assert alone.determinism == crowd.determinism == "invariant"
+    assert alone.determinism == crowd.determinism
+    assert alone.determinism in ("invariant", "tile-dependent")
     assert alone.splits.keys[0] == crowd.splits.keys[0] == [(0, 8192)]
     assert dc.plan(engine, LLAMA_8B, dc.Batch([8192])).determinism == "batch-dependent"
 

@@ -83,7 +83,7 @@ def test_ranges_begin_and_end_with_releases_and_do_not_overlap(engine: str) -> N
         ("vllm-triton", "0.29.1", ("0.30.0", "0.31.0")),
         ("vllm-triton", "0.1", ("0.12.0",)),
         ("sglang-triton", "0.5.10.post2", ("0.5.10", "0.5.12")),
-        ("flex-decoding", "2.15.0", ("2.14",)),
+        ("flex-decoding", "2.16.0", ("2.14",)),
         ("aiter-mla", "0.1.19rc1", ("0.1.18", "0.1.20")),
     ],
 )

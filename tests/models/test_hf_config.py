@@ -193,6 +193,7 @@ def shape(model: Model) -> list[tuple[str, int, int, int, int, int | None]]:
         (
             base(
                 num_key_value_heads=None,
+                num_hidden_layers=3,
                 block_configs=[{"attention": {"n_heads_in_group": g, "no_op": g is None}} for g in (4, None, 2)],
             ),
             [("full-q8-kv2", 1, 8, 2, 64, None), ("full-q8-kv4", 1, 8, 4, 64, None)],
@@ -362,7 +363,9 @@ def test_only_the_text_part_counts() -> None:
         (base(sliding_window=-5), "sliding_window must be between"),
         (base(text_config=[1]), "text_config must be an object"),
         (base(model_type=7), "model_type must be a word"),
-        (base(block_configs=[{}]), "has no attention object"),
+        (base(block_configs=[{}], num_hidden_layers=1), "has no attention object"),
+        (base(block_configs=[{"attention": {}}]), "block_configs has 1 entries for 12 layers"),
+        (base(hybrid_override_pattern="M*", num_hidden_layers=0), "num_hidden_layers must be between 1"),
         (base(hybrid_override_pattern="MX*"), "unknown letters 'X'"),
         (base(kv_lora_rank=512), "without qk_rope_head_dim"),
         (base(attn_logit_softcapping=float("inf")), "attn_logit_softcapping must be a positive number"),

@@ -113,7 +113,9 @@ class AiterUnified(Policy):
         "2D iff window, or longest <= 512, or query blocks * kv_heads > 4 * CUs; else 3D with a power of two of "
         "segments near 4 * CUs * waves per SIMD / (query blocks * kv_heads), 8 to 128, at most ceil(longest / tile)"
     )
-    traits = Traits(server_names=("ROCM_AITER_UNIFIED_ATTN",), partition=Partition(rule=COUNT))
+    traits = Traits(
+        server_names=("ROCM_AITER_UNIFIED_ATTN",), partition=Partition(rule=COUNT), frozen_option="max_seq_len"
+    )
 
     def combinations(self, options: AiterUnifiedOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """Describe which layers, caches and devices the version takes."""

@@ -167,6 +167,8 @@ class CutlassMla(Policy):
         server_names=("CUTLASS_MLA", "cutlass_mla"),
         split_setting=SplitSetting("FORCE_NUM_KV_SPLITS={splits}", "num_kv_splits_arg", "vLLM"),
         by_hand_option="num_kv_splits_arg",
+        frozen_option="page_table_width",
+        longest_in_pages=True,
         partition=Partition(rule=COUNT),
     )
 

@@ -5,7 +5,8 @@ swap (several query tokens, a window, ALiBi, or no group) every query head has b
 once per query head. The split count follows from the 85 % rule with two blocks per SM. The varlen API, which serving
 engines call, applies that rule only when the group was swapped; otherwise it never splits.
 
-Sources: Dao-AILab/flash-attention HEAD 0251105a (2026-08-15, version 2.8.4) and tag v2.8.3, and
+Sources: Dao-AILab/flash-attention HEAD 0251105a (2026-08-15, version 2.8.4), the source distributions of flash-attn
+2.6.3, 2.7.0.post2, 2.7.3, 2.7.4.post1, 2.8.0.post2, 2.8.3, 2.8.3.post1 and 2.8.3.post2, and
 vllm-project/flash-attention HEAD 617264c (2026-08-06). In csrc/flash_attn: flash_api.cpp (mha_fwd_kvcache,
 mha_varlen_fwd, set_params_splitkv), src/flash_fwd_launch_template.h (tiles, grids), src/flash_fwd_kernel.h
 (compute_attn_1rowblock_splitkv: key ranges).
@@ -13,7 +14,7 @@ mha_varlen_fwd, set_params_splitkv), src/flash_fwd_launch_template.h (tiles, gri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ SPLIT_ROWS = 64  # query rows of a split-KV tile, also what the rule counts m bl
 MOST_SPLITS = 128  # TORCH_CHECK in set_params_splitkv
 BLOCKS_PER_SM = 2  # set_params_splitkv multiplies the SMs by this ("128 threads per block")
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # HEADDIM_SWITCH
+_HEAD_DIMS_BEFORE_2_8 = (32, 64, 96, 128, 160, 192, 256)
 # Shared memory per SM and largest opt-in block, by compute capability (CUDA C++ programming guide, technical
 # specifications): used only for a GPU that does not say. The D 256 tile depends on both.
 _SMEM_BYTES = {(8, 0): (167_936, 166_912), (8, 7): (167_936, 166_912), (8, 6): (102_400, 101_376)}
@@ -49,7 +51,8 @@ class Fa2Rules:
     page_multiple: keys that a page must be a multiple of. splits_live_length: pieces are cut from a request's own
     length (vLLM's fork) and not from the length that the rule saw. aligned_single_split: one split of the split-KV
     kernel takes the standard kernel's key tile. varlen_num_splits: most splits that the varlen entry point takes as an
-    argument.
+    argument. head_dims: widths that kernels are compiled for. newest_capability: the last one that the entry points let
+    through; None for all. pads_heads: the varlen API too pads a head dim that is no multiple of 8.
     """
 
     name: str
@@ -58,6 +61,9 @@ class Fa2Rules:
     aligned_single_split: bool
     varlen_num_splits: int
     default_api: str
+    head_dims: tuple[int, ...] = _HEAD_DIMS
+    newest_capability: tuple[int, int] | None = None
+    pads_heads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,13 @@ def _check_supported(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashAttenti
             f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}",
             code="compute_capability",
         )
+    if rules.newest_capability is not None and (gpu.compute_capability or (0, 0)) > rules.newest_capability:
+        raise GateError(
+            f"flash-attention-2 ({rules.name}) knows compute capabilities up to "
+            f"{rules.newest_capability[0]}.{rules.newest_capability[1]}, not that of {gpu.label}; flash-attn 2.7.3 and "
+            "later take newer ones",
+            code="compute_capability",
+        )
     if kv.dtype not in ("bf16", "fp16"):
         raise GateError(f"flash-attention-2 takes fp16 and bf16 caches only, not {kv.dtype}", code="dtype")
     if geo.sinks:
@@ -154,7 +167,7 @@ def _check_supported(geo: Geometry, kv: KvCache, gpu: Gpu, options: FlashAttenti
         raise GateError(
             f"flash-attention-2 needs K and V of one width, not {geo.head_dim} and {geo.v_dim}", code="head_dim_v"
         )
-    if geo.head_dim % 8 and _api(options, rules) == "varlen":
+    if geo.head_dim % 8 and _api(options, rules) == "varlen" and not rules.pads_heads:
         raise GateError(
             f"flash-attention-2: the varlen API needs a head dim that is a multiple of 8, not {geo.head_dim}",
             code="head_dim_not_multiple_of_8",
@@ -171,7 +184,7 @@ def _windows(geo: Geometry, options: FlashAttention2Options) -> tuple[int, int]:
     return left, right
 
 
-def _standard_tile(head_dim: int, causal: BoolArray, gpu: Gpu) -> tuple[Any, Any, int]:
+def _standard_tile(head_dim: int, causal: BoolArray, gpu: Gpu) -> tuple[Any, Any, Any]:
     """(block_m, block_n, warps) of the unsplit kernel: run_mha_fwd_hdim* in flash_fwd_launch_template.h."""
     cc = gpu.compute_capability or (9, 0)
     sm8x = cc[0] == 8 and cc[1] > 0
@@ -179,6 +192,8 @@ def _standard_tile(head_dim: int, causal: BoolArray, gpu: Gpu) -> tuple[Any, Any
         return 128, 128, 4
     if head_dim == 96:
         return np.where(causal & sm8x, 64, 128), 64, 4
+    if head_dim == 160:
+        return np.where(causal & sm8x, 64, 128), 64 if sm8x else 32, np.where(~causal & sm8x, 8, 4)
     if head_dim == 128:
         return np.where(causal & sm8x, 64, 128), np.where(~causal & sm8x, 32, 64), 4
     if head_dim == 192:
@@ -190,6 +205,11 @@ def _standard_tile(head_dim: int, causal: BoolArray, gpu: Gpu) -> tuple[Any, Any
     if per_block >= 2 * 256 * (128 + 2 * 64) and per_sm < 4 * 256 * (64 + 2 * 64):
         return 128, 64, 8
     return 64, 64, 4
+
+
+_V283 = Fa2Rules("upstream flash-attn", 256, False, False, 0, "kvcache")
+_V274 = replace(_V283, head_dims=_HEAD_DIMS_BEFORE_2_8)
+_V272 = replace(_V274, newest_capability=(9, 0))
 
 
 class FlashAttention2(Policy):
@@ -217,9 +237,30 @@ class FlashAttention2(Policy):
         PolicyVersion(
             "2.8.3",
             "Dao-AILab/flash-attention@v2.8.3 csrc/flash_attn/flash_api.cpp, flash_fwd_launch_template.h",
-            ("2.8.0", "2.8.3"),
-            Fa2Rules("upstream flash-attn", 256, False, False, 0, "kvcache"),
+            ("2.8.0", "2.8.3.post2"),
+            _V283,
             "the varlen API takes no num_splits (added 2026-04-16, b322ae26); one split keeps the 256/128/64 key tile",
+        ),
+        PolicyVersion(
+            "2.7.4.post1",
+            "flash-attn 2.7.3, 2.7.4.post1: csrc/flash_attn/flash_api.cpp, src/static_switch.h HEADDIM_SWITCH",
+            ("2.7.3", "2.7.4.post1"),
+            _V274,
+            "has kernels of head dim 160",
+        ),
+        PolicyVersion(
+            "2.7.2.post1",
+            "flash-attn 2.7.0.post2: the same files",
+            ("2.7.0.post2", "2.7.2.post1"),
+            _V272,
+            "refuses compute capabilities above 9.0",
+        ),
+        PolicyVersion(
+            "2.6.3",
+            "flash-attn 2.6.3: the same files",
+            ("2.6.3", "2.6.3"),
+            replace(_V272, pads_heads=True),
+            "every API pads head dims to multiples of 8",
         ),
     )
     options_type = FlashAttention2Options
@@ -227,6 +268,7 @@ class FlashAttention2(Policy):
     traits = Traits(
         split_setting=SplitSetting("num_splits={splits}", "num_splits_arg"),
         invariant_option=("batch_invariant", True),
+        frozen_option="seqlen_k",
         partition=Partition(rule=COUNT),
     )
     rule = (
@@ -243,12 +285,12 @@ class FlashAttention2(Policy):
         varlen = _api(options, rules) == "varlen"
         return (
             Takes(
-                devices=("sm80+", UNKNOWN),
+                devices=(*(("sm80+",) if rules.newest_capability is None else ("sm8x", "sm90")), UNKNOWN),
                 mla=False,
                 sinks=False,
                 cache_dtypes=SIXTEEN_BITS,
                 query_dtypes=SIXTEEN_BITS,
-                head_dims=Numbers(step=8 if varlen else 1, high=256),
+                head_dims=Numbers(step=8 if varlen and not rules.pads_heads else 1, high=256),
                 value_dims=None,
                 page_sizes=Numbers(step=rules.page_multiple if options.paged else 1),
             ),
@@ -309,7 +351,7 @@ class FlashAttention2(Policy):
         is_split = num_splits > 1
 
         # The kernel and its tile.
-        kernel_dim = next(d for d in _HEAD_DIMS if head_dim <= d)
+        kernel_dim = next(d for d in rules.head_dims if head_dim <= d)
         std_m, std_n, std_warps = _standard_tile(kernel_dim, is_causal, gpu)
         split_n = np.full_like(count, 256 if kernel_dim <= 64 else 128 if kernel_dim <= 128 else 64)
         if rules.aligned_single_split:
@@ -342,7 +384,8 @@ class FlashAttention2(Policy):
         )
         combine_m = 4 if kernel_dim % 128 == 0 else 8 if kernel_dim % 64 == 0 else 16
         combine_x = cdiv(batches.batch * heads * seqlen_q, combine_m)
-        dim_rounded = round_up(head_dim, 32 if head_dim <= 128 else 64)
+        narrow = 192 if 160 in rules.head_dims else 128  # head_size_rounded is a multiple of 32 up to here
+        dim_rounded = round_up(head_dim, 32 if head_dim <= narrow else 64)
         detail = FlashAttention2Detail(
             fork=rules.name,
             api=api,

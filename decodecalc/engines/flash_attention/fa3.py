@@ -657,8 +657,8 @@ def _merge_walks(geo: Geometry, c: _Call, num_splits: Any, most_live: IntArray) 
 
 
 def _determinism(given: int, varlen: bool) -> str:
-    if given == 1:
-        return "invariant"
+    if given == 1:  # rows (tokens x group) over 64 take a larger tile, and the longest query decides (vLLM #51902)
+        return "tile-dependent" if varlen else "invariant"
     return "fixed count" if given and not varlen else "batch-dependent"
 
 

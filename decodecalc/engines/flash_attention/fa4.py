@@ -170,6 +170,7 @@ class FlashAttention4(Policy):
         invariant_option=("num_splits_arg", 1),
         by_hand_option="num_splits_arg",
         graph_option=("cuda_graph", True),
+        frozen_option="max_seqlen_k",
         partition=Partition(rule=COUNTS),
         sparse=True,
     )
@@ -739,8 +740,8 @@ def _list_ranges(batches: Batches, split_keys: IntArray, live: IntArray, end: In
 def _determinism(c: Call, prepared: BoolArray, d: FlashAttention4Detail) -> str:
     if d.head_groups is not None:
         return "batch-dependent"
-    if c.never_splits or c.num_splits == 1:
-        return "invariant"
+    if c.never_splits or c.num_splits == 1:  # more rows (tokens x group) than a tile take a second stage of queries
+        return "tile-dependent"
     return "batch-dependent" if c.num_splits < 1 or prepared.any() else "fixed count"
 
 

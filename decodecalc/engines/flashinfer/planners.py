@@ -150,7 +150,7 @@ def cuda_core_launches(
                     )
                 ),
             ),
-            _graph_gate(options.cuda_graph, items, padded),
+            _graph_gate(options.cuda_graph, items, padded, is_split),
         ),
     )  # fmt: skip
 
@@ -221,7 +221,8 @@ def tensor_core_launches(
             f"{at(padded, 0)}; plan without cuda_graph or with a larger fixed_split_size",
             "work_items_exceed_padded_batch_size",
         )
-    determinism = "invariant" if disabled else "batch-dependent" if fixed is None else "fixed size"
+    # The tile follows the mean number of packed rows of the launch (FA2DetermineCtaTileQ), whatever the splits.
+    determinism = "tile-dependent" if disabled else "batch-dependent" if fixed is None else "fixed size"
     tile_keys = np.zeros_like(tile)
     for rows in distinct(tile):
         tile_keys[tile == rows] = key_tile(rows, geo, kv, gpu)
@@ -276,7 +277,7 @@ def tensor_core_launches(
                     f"{at(items, n)} work items; {slots} = 2 x {gpu.sm_count} SMs // {geo.kv_heads} KV heads fit"
                 ),
             ),
-            _graph_gate(graph, items, padded),
+            _graph_gate(graph, items, padded, is_split),
             GateArray(
                 name="keys_hold_queries",
                 passed=holds,
@@ -310,17 +311,25 @@ def _int_workspace_bytes(padded: Any, batches: Batches, graph: bool, is_split: A
     return round_up(taken, 16) + padded if graph else taken  # block_valid_mask
 
 
-def _graph_gate(graph: bool, items: Any, padded: Any) -> GateArray:
-    return GateArray(
-        name="cuda_graph",
-        passed=graph,
-        reason=lambda n: (
-            f"the graph was captured at {at(padded, n)} work items per KV head, and this step fills {at(items, n)}; "
-            "the others return at once"
-            if graph
-            else f"the launch is not captured, so the grid holds the {at(items, n)} work items of this step"
-        ),
-    )
+def _graph_gate(graph: bool, items: Any, padded: Any, is_split: Any) -> GateArray:
+    """The captured grid against this step. Only a split plan has `block_valid_mask`, which lets padding return at once
+    (scheduler.cuh, PrefillPlan: `if (plan_info.split_kv)`; FlashInfer #4002, open in 0.7.4)."""
+
+    def reason(n: int) -> str:
+        filled, held = at(items, n), at(padded, n)
+        if not graph:
+            return f"the launch is not captured, so the grid holds the {filled} work items of this step"
+        captured = f"the graph was captured at {held} work items per KV head, and this step fills {filled}"
+        if filled == held:
+            return captured
+        if at(is_split, n):
+            return f"{captured}; the others return at once"
+        return (
+            f"{captured}; an unsplit plan has no mask for the others, so they walk the first request's keys again, or "
+            "read what an earlier plan left there (FlashInfer #4002)"
+        )
+
+    return GateArray(name="cuda_graph", passed=graph, reason=reason)
 
 
 class _Chunked(NamedTuple):
@@ -394,6 +403,7 @@ class _Chunked(NamedTuple):
             keys_read=self.keys,
             blocks_per_split=columns,
             unsplit_blocks=batches.total(columns * (batches.seq_lens > 0)),
+            repeating_blocks=np.where(self.is_split, 0, geo.kv_heads * np.maximum(self.padded - self.items, 0)),
             tile_keys=tile_keys,
             block_rows=block_rows,
             live_rows=live_rows,

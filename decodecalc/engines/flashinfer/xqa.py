@@ -144,7 +144,12 @@ class FlashInferXqa(Policy):
         "S = min(max(1, round(3 * SMs // (B * kv_heads) / 4)), ceil(page table keys / 64)). Tiles of 256 (64) keys are "
         "dealt to the splits in turn, and the last block of a request merges"
     )
-    traits = Traits(partition=Partition(rule=IRREGULAR), longest_option="page_table_width", longest_in_pages=True)
+    traits = Traits(
+        partition=Partition(rule=IRREGULAR),
+        longest_option="page_table_width",
+        frozen_option="page_table_width",
+        longest_in_pages=True,
+    )
 
     def combinations(self, options: FlashInferXqaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """Describe which layers, caches and devices the version takes."""

@@ -10,12 +10,12 @@ the unsplit flex_attention kernel, where every query head reads the keys again; 
 "mask" is one block of 2^30 keys, TILE_KV is that over the splits, and the first split reads everything; 2.6 counted on
 128 SMs whatever the device; vLLM's FlexAttention backend forces the unsplit kernel (FORCE_USE_FLEX_ATTENTION).
 
-Source: torch wheels 2.6.0, 2.7.0, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.13.0 and 2.14.1, folder torch/_inductor:
-kernel/flex/flex_decoding.py (_use_flex_decoding, get_split_k, flex_decoding_grid, create_flex_decoding_kernel),
-kernel/flex/templates/flex_decode.py.jinja (both in kernel/flex_decoding.py up to 2.8), kernel/flex/flex_attention.py
-(flex_attention_grid), template_heuristics/triton.py (get_flex_decode_configs, get_flex_attn_fwd_configs, without
-max-autotune); torch/nn/attention/flex_attention.py (create_block_mask: a mask with fewer query rows than a block has no
-full blocks; the list keeps the keys' order).
+Source: torch wheels 2.6.0, 2.7.0, 2.8.0, 2.9.0, 2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.13.0, 2.14.1 and 2.15.0, folder
+torch/_inductor: kernel/flex/flex_decoding.py (_use_flex_decoding, get_split_k, flex_decoding_grid,
+create_flex_decoding_kernel), kernel/flex/templates/flex_decode.py.jinja (both in kernel/flex_decoding.py up to 2.8),
+kernel/flex/flex_attention.py (flex_attention_grid), template_heuristics/triton.py (get_flex_decode_configs,
+get_flex_attn_fwd_configs, without max-autotune); torch/nn/attention/flex_attention.py (create_block_mask: a mask with
+fewer query rows than a block has no full blocks; the list keeps the keys' order).
 """
 
 from __future__ import annotations
@@ -166,9 +166,9 @@ class FlexDecoding(Policy):
     versions = (
         PolicyVersion(
             "2.14",
-            "torch 2.14.1 torch/_inductor/kernel/flex/flex_decoding.py get_split_k, templates/flex_decode.py.jinja, "
-            "heuristics/template/triton.py",
-            ("2.14.0", "2.14.1"),
+            "torch 2.14.1 and 2.15.0 torch/_inductor/kernel/flex/flex_decoding.py get_split_k, "
+            "templates/flex_decode.py.jinja, heuristics/template/triton.py",
+            ("2.14.0", "2.15.0"),
             FlexRules(sm100_since_2_14=True),
             "as 2.13, with other unsplit tiles on compute capability 10",
         ),
@@ -182,8 +182,9 @@ class FlexDecoding(Policy):
         ),
         PolicyVersion(
             "2.10",
-            "torch 2.9.1 and 2.10.0 torch/_inductor/kernel/flex/flex_decoding.py, templates/flex_decode.py.jinja",
-            ("2.9.1", "2.10.0"),
+            "torch 2.9.0, 2.9.1 and 2.10.0 torch/_inductor/kernel/flex/flex_decoding.py, "
+            "templates/flex_decode.py.jinja",
+            ("2.9.0", "2.10.0"),
             FlexRules(rows_first=False, cuts_mask_blocks=False),
             "two-axis grid; a split is always cut from KV_LEN",
         ),
@@ -207,6 +208,7 @@ class FlexDecoding(Policy):
     traits = Traits(
         split_setting=SplitSetting("kernel_options={{'SPLIT_KV': {splits}}}", "split_kv"),
         by_hand_option="split_kv",
+        frozen_option="kv_len",
     )
     rule = (
         "SPLIT_KV = max(SMs // (B x kv_heads) x 2, 1); grid (1, B x kv_heads, SPLIT_KV). A split owns TILE_KV = "

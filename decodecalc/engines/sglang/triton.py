@@ -20,6 +20,7 @@ import numpy as np
 
 from decodecalc.engines.sglang import lean
 from decodecalc.engines.sglang.gates import gates
+from decodecalc.engines.sglang.latent import view_fits
 from decodecalc.engines.sglang.options import (
     BLOCK_H,
     KV_SPLIT_WARPS,
@@ -33,6 +34,7 @@ from decodecalc.engines.sglang.options import (
 )
 from decodecalc.engines.sglang.releases import RELEASES
 from decodecalc.engines.sglang.step import SglangStep, column
+from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
 from decodecalc.kvcache import KvCache
@@ -108,11 +110,22 @@ class SglangTriton(Policy):
         """The rule on arrays. Raises InputError for lengths and batches that no SGLang step has, and GateError for
         launches that fail in this version."""
         rules: SglangRules = version.rules
+        if geo.mla and rules.value_is_view and geo.group > 1 and not view_fits(geo):
+            raise GateError(
+                f"sglang-triton {version.name} takes V from the K tile, and a latent of {geo.head_dim}/{geo.v_dim} "
+                "needs tiles of two widths, which does not compile",
+                "head_dim",
+            )
         return _Launch(geo, batches, gpu, options, rules, version.name).launches()
 
 
 class _Launch(SglangStep):
     """The launch that the quantities of the steps make."""
+
+    @property
+    def loads_latent_twice(self) -> bool:
+        """Whether an MLA layer's V is loaded apart from K: before 0.5.12, and where one query head has the latent."""
+        return self.geo.mla and not (self.rules.value_is_view and self.geo.group > 1)
 
     def _stage1(self, launched: Any, live_blocks: Any, warp_size: int) -> list[KernelArray]:
         """The kernel that reads keys; several with conditions where its warps depend on the batch."""
@@ -278,8 +291,9 @@ class _Launch(SglangStep):
                 max_kv_splits_2=counts.max_2,
                 kv_chunk_size_2=counts.chunk_2,
                 heads_with_wrong_kv_head=wrong,
-                loads_latent_twice=geo.mla and not self.rules.value_is_view,
+                loads_latent_twice=self.loads_latent_twice,
             ),
+            loads_value_apart=self.loads_latent_twice,
         )  # fmt: skip
         return self._with_lean(found, keys, pad_keys)
 

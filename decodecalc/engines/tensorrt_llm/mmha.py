@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decodecalc.engines.tensorrt_llm import choice
-from decodecalc.errors import GateError
+from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
@@ -165,6 +165,11 @@ class Mmha(Policy):
         if geo.window is not None:
             window = np.full_like(longest, geo.window)
         elif options.cyclic_attention_window is not None:
+            if (longest > options.cyclic_attention_window).any():
+                raise InputError(
+                    f"tensorrt-llm-mmha: cyclic_attention_window is {options.cyclic_attention_window}, but a request "
+                    f"has {int(longest.max())} keys: without a window the engine's maximum holds every request"
+                )
             window = np.full_like(longest, options.cyclic_attention_window)
         else:
             window = longest + 1

@@ -193,7 +193,9 @@ class TrtllmGen(Policy):
         "than top-k or the sliding window and a step; from 0.7.2 on more than 16 splits become 16 where each then has "
         "at most 4096 keys. S = 1 runs a persistent kernel, up to 16 a cluster, more go through global memory"
     )
-    traits = Traits(server_names=("trtllm_mha", "trtllm_mla"), longest_option="max_kv_len", sparse=True)
+    traits = Traits(
+        server_names=("trtllm_mha", "trtllm_mla"), longest_option="max_kv_len", frozen_option="max_kv_len", sparse=True
+    )
 
     def combinations(self, options: TrtllmGenOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """Describe which layers, caches and devices the version takes."""

@@ -240,7 +240,7 @@ class PagedAttentionV2(PagedAttention):
 
     name = "paged-attention-v2"
     title = "vLLM PagedAttention v2 (CUDA, 2023)"
-    traits = Traits(partition=Partition(rule=SIZE))
+    traits = Traits(partition=Partition(rule=SIZE), frozen_option="max_seq_len")
     partitioned = True
 
 

@@ -141,7 +141,7 @@ class RocmPaged(Policy):
         "custom iff no window, no sinks, L <= 131072 and on CDNA: D in {64, 128}, block in {16, 32}, group 1 to 16; on "
         "gfx11/12: D 128, block 16, group 3 to 16, no ALiBi, unquantised cache. Grid (B, ceil(longest / 256), kv_heads)"
     )
-    traits = Traits(server_names=("ROCM_ATTN",), partition=Partition(rule=SIZE))
+    traits = Traits(server_names=("ROCM_ATTN",), partition=Partition(rule=SIZE), frozen_option="max_seq_len")
 
     def combinations(self, options: RocmPagedOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """What the version takes."""

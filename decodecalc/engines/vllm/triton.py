@@ -180,7 +180,7 @@ class VllmTriton(Policy):
             live_rows=np.minimum(step.max_q, step.block_q) * geo.group,
             state_values=geo.v_dim + STATE_SCALARS,
             scratch_bytes=rows * step.segments * geo.q_heads * (padded + STATE_SCALARS) * 4,
-            determinism="batch-dependent" if server.can_split else "invariant",
+            determinism=_determinism(server),
             path_names=("2d", "3d"),
             gates=self.gates(geo, kv, gpu, server, step),
             detail=VllmTritonDetail(
@@ -203,6 +203,13 @@ class VllmTriton(Policy):
                 programs_with_tiles=_programs_with_tiles(geo, batches, server, step, cut),
             ),
         )
+
+
+def _determinism(server: Server) -> str:
+    """Batch-invariant mode never splits; the tuned tiles of wide heads still follow the longest query."""
+    if server.can_split:
+        return "batch-dependent"
+    return "tile-dependent" if server.tunes_large_head else "invariant"
 
 
 def _partition(geo: Geometry, batches: Batches, server: Server, step: TritonStep) -> Segments:

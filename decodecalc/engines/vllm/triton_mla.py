@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.engines.sglang.latent import view_fits
 from decodecalc.engines.vllm.releases import RELEASES
 from decodecalc.engines.vllm.triton_server import PAGE_MULTIPLE, cache_types, check_fp8, check_pages, refusal
 from decodecalc.errors import GateError, InputError
@@ -47,7 +48,8 @@ class VllmTritonMlaRules:
 
     fixed_splits: a constant count instead of the rule. batch_invariant: the mode forces one split.
     multi_token: several query tokens of a request take this path. cache_dtypes: element types of the latent cache.
-    fp8_needs_sm89: FP8 caches are refused at start-up on older NVIDIA GPUs.
+    fp8_needs_sm89: FP8 caches are refused at start-up on older NVIDIA GPUs. value_is_view: V is taken from the K tile
+    in registers; aligned_tiles: the K tile is as wide as V, and the rest of K has a tile of its own.
     """
 
     fixed_splits: int | None = None
@@ -55,6 +57,8 @@ class VllmTritonMlaRules:
     multi_token: bool = True
     cache_dtypes: tuple[str, ...] = ("bf16", "fp16", "fp8")
     fp8_needs_sm89: bool = True
+    value_is_view: bool = True
+    aligned_tiles: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +111,37 @@ class VllmTritonMla(Policy):
         _version("0.30.0", "0.26.0", "0.30.0", VllmTritonMlaRules(multi_token=False), "single query tokens"),
         _version(
             "0.25.1",
-            "0.20.0",
+            "0.21.0",
             "0.25.1",
             VllmTritonMlaRules(multi_token=False, fp8_needs_sm89=False),
-            "split count follows the longest request",
+            "latents of any widths",
+        ),
+        _version(
+            "0.20.2",
+            "0.20.0",
+            "0.20.2",
+            VllmTritonMlaRules(multi_token=False, fp8_needs_sm89=False, aligned_tiles=False),
+            "split count follows the longest request; V is a view of the K tile",
         ),
         _version(
             "0.19.1",
             "0.18.0",
             "0.19.1",
-            VllmTritonMlaRules(4, multi_token=False, fp8_needs_sm89=False),
-            "4 splits; FP8 caches",
+            VllmTritonMlaRules(4, multi_token=False, fp8_needs_sm89=False, value_is_view=False),
+            "4 splits; FP8 caches; V is loaded apart from K",
         ),
         _version(
             "0.17.1",
             "0.11.1",
             "0.17.1",
-            VllmTritonMlaRules(4, multi_token=False, cache_dtypes=_NO_FP8),
+            VllmTritonMlaRules(4, multi_token=False, cache_dtypes=_NO_FP8, value_is_view=False),
             "4 splits; batch-invariant mode",
         ),
         _version(
             "0.11.0",
             "0.9.2",
             "0.11.0",
-            VllmTritonMlaRules(4, batch_invariant=False, multi_token=False, cache_dtypes=_NO_FP8),
+            VllmTritonMlaRules(4, batch_invariant=False, multi_token=False, cache_dtypes=_NO_FP8, value_is_view=False),
             "4 splits",
         ),
     )
@@ -143,6 +154,7 @@ class VllmTritonMla(Policy):
         server_names=("TRITON_MLA",),
         invariant_option=("batch_invariant", True),
         longest_option="captured_max_len",
+        frozen_option="captured_max_len",
         partition=Partition(rule=COUNT, unit_keys=1),
     )
 
@@ -230,6 +242,7 @@ class VllmTritonMla(Policy):
             scratch_bytes=tokens * geo.q_heads * splits * state * 4,
             determinism=_determinism(rules, options, invariant),
             gates=_gates(gpu, kv, rules, options, invariant, longest, splits, most),
+            loads_value_apart=not (rules.value_is_view and grouped),
             detail=VllmTritonMlaDetail(
                 num_kv_splits=splits,
                 decided_by_len=longest,
@@ -248,6 +261,12 @@ def _check_start_up(geo: Geometry, kv: KvCache, gpu: Gpu, rules: VllmTritonMlaRu
     check_pages("vllm-triton-mla", kv)
     if geo.window is not None or geo.softcap:
         raise GateError(f"{refuse}sliding windows and logit soft caps are not supported", "window")
+    if rules.value_is_view and not rules.aligned_tiles and geo.q_heads > 1 and not view_fits(geo):
+        raise GateError(
+            f"vllm-triton-mla of vLLM 0.20 takes V from the K tile, and a latent of {geo.head_dim}/{geo.v_dim} needs "
+            "tiles of two widths, which does not compile (0.21.0 is the first release that cuts them alike)",
+            "head_dim",
+        )
     if kv.dtype not in rules.cache_dtypes:
         raise GateError(f"{refuse}the KV cache is {kv.dtype}; valid are {', '.join(rules.cache_dtypes)}", "kv_dtype")
     if rules.fp8_needs_sm89:

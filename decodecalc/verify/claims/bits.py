@@ -105,7 +105,7 @@ def reproducibility(trial: Trial) -> Finding:
     """13. A request alone and with batch mates, under the engine's rule for each; and with one split or many.
 
     The prediction: the bits are equal where the two plans cut the keys of the request alike, and always for the engines
-    that promise it (`determinism` invariant, fixed size or fixed count).
+    that promise it (any `determinism` but batch-dependent).
     """
     plan, config = trial.plan, trial.run.launch
     together = trial.launch(workspace=trial.workspace(config), out=trial.output())
@@ -118,7 +118,7 @@ def reproducibility(trial: Trial) -> Finding:
     if plan.batch.size > 1:
         distance, same_cut = _alone(trial, r, mine)
         if distance is not None:
-            promised = plan.determinism in ("invariant", "fixed size", "fixed count")
+            promised = plan.determinism != "batch-dependent"  # alone and beside others, with the same query tokens
             promise = 0 if same_cut or promised else None
             quantities.append(Quantity("elements that differ, alone against in the batch", promise, distance))
             notes.append(f"the rule cuts the request {'alike' if same_cut else 'differently'} alone and in the batch")

@@ -222,17 +222,22 @@ def _time_summaries(rows: Sequence[Row]) -> tuple[TimeSummary, ...]:
             [r for r in timed if (r["kv_read_bytes"] or 0) >= LARGE_KV_BYTES],
         )
     )
-    return tuple(_time_summary(name, group) for name, group in groups if group)
+    return tuple(_time_summary(name, group) for name, group in groups if _errors(group, "total"))
+
+
+def _errors(rows: Sequence[Row], quantity: str) -> list[float]:
+    """Relative errors of one predicted quantity, of the rows that have it."""
+    return [
+        abs(q["observed"] - q["predicted"]) / q["observed"]
+        for row in rows
+        for q in row["quantities"]
+        if q["name"] == quantity and q["predicted"] is not None and q["observed"]
+    ]
 
 
 def _time_summary(name: str, rows: Sequence[Row]) -> TimeSummary:
     def errors(quantity: str) -> list[float]:
-        found = []
-        for r in rows:
-            for q in r["quantities"]:
-                if q["name"] == quantity and q["predicted"] is not None:
-                    found.append(abs(q["observed"] - q["predicted"]) / q["observed"])
-        return found
+        return _errors(rows, quantity)
 
     def mean(values: Iterable[float]) -> float | None:
         values = list(values)

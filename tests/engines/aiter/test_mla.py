@@ -155,7 +155,7 @@ def test_a_sweep_counts_the_works_of_single_steps(step, sizes):
     queries, kv = batch.max_q_len, dc.KvCache(dtype, page, query_dtype=dtype)
     sweep = Batches.uniform(*np.array(sizes).T, queries)
     chosen = POLICY.options_type.from_mapping(POLICY.name, options)
-    found = POLICY.launches(latent(heads), sweep, kv, gpu, chosen, POLICY.version())
+    _, found = POLICY.on_layer(latent(heads), sweep, kv, gpu, chosen, POLICY.version())
     for n, (size, context) in enumerate(sizes):
         one = plan(dc.Batch.uniform(size, context, queries), heads, dtype, page, gpu, **options)
         swept = (found.detail.num_works[n], found.detail.used_parts[n], found.detail.split_works[n])

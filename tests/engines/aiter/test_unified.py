@@ -150,7 +150,7 @@ def test_whole_array_and_scalar_planning_agree(scenario, steps):
     """A sweep's step n is the plan of its uniform batch."""
     geo, kv, gpu, version, q_len = scenario
     sizes, contexts = np.array(steps).T
-    swept = POLICY.launches(
+    _, swept = POLICY.on_layer(
         geo, Batches.uniform(sizes, contexts, q_len), kv, gpu, POLICY.options_type(), POLICY.version(version)
     )
     for n, (size, context) in enumerate(steps):

@@ -86,7 +86,7 @@ def test_the_array_rule_is_the_scalar_rule() -> None:
     """Splits of a swept array equal each plan's."""
     policy, gpu, kv = load_policy("bundled"), dc.load_gpu("h200"), dc.KvCache()
     contexts = np.array([1, 100, 2560, 32_768, 131_072])
-    found = policy.launches(GEO, Batches.uniform(4, contexts), kv, gpu, policy.options_type(), policy.version())
+    _, found = policy.on_layer(GEO, Batches.uniform(4, contexts), kv, gpu, policy.options_type(), policy.version())
     for n, context in enumerate(contexts.tolist()):
         assert found.launched[n] == plan(dc.Batch.uniform(4, context)).splits.launched
 
@@ -96,7 +96,7 @@ def test_an_array_may_mix_query_lengths(steps: list[tuple[int, int, int]]) -> No
     """Steps of one, two and three query tokens are tuned apart inside one array, and each is what its plan is."""
     policy, gpu, kv = load_policy("bundled"), dc.load_gpu("h200"), dc.KvCache()
     sweep = Batches.uniform(*(np.array(column) for column in zip(*steps)))
-    found = policy.launches(GEO, sweep, kv, gpu, policy.options_type(), policy.version())
+    _, found = policy.on_layer(GEO, sweep, kv, gpu, policy.options_type(), policy.version())
     for n, step in enumerate(steps):
         one = plan(dc.Batch.uniform(*step))
         assert (found.launched[n], found.split_keys[n, 0]) == (one.splits.launched, one.detail.split_keys)

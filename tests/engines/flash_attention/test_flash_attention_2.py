@@ -209,7 +209,7 @@ def test_a_sweep_is_one_array():
     """Batches 1 to 64 planned at once: counts, grids and gates of each as if planned alone."""
     sweep = Batches.uniform(np.arange(1, 65), 4096)
     gpu = load_gpu("h100-sxm")
-    found = POLICY.launches(LLAMA3_8B, sweep, KvCache(page_size=256), gpu, POLICY.options_type(), POLICY.version())
+    _, found = POLICY.on_layer(LLAMA3_8B, sweep, KvCache(page_size=256), gpu, POLICY.options_type(), POLICY.version())
     for n in (0, 7, 63):
         alone = fa2(lens=(4096,) * (n + 1))
         assert at(found.launched, n) == alone.splits.launched

@@ -119,7 +119,7 @@ def test_plan_and_launch_share_one_bound():
 def test_batch_invariant_mode_is_one_split():
     """vLLM issue 50603: VLLM_BATCH_INVARIANT gives FlashAttention one split: 8 blocks for 132 SMs."""
     p = fa3(batch_invariant=True, cuda_graph=True)
-    assert (p.path, p.live_blocks, p.determinism, p.splits.launched) == ("unsplit", 8, "invariant", 1)
+    assert (p.path, p.live_blocks, p.determinism, p.splits.launched) == ("unsplit", 8, "tile-dependent", 1)
     assert p.merge is None
     assert "leaves 8 of 80 work tiles" in fa3().gate("batch_invariant").reason
 
@@ -256,7 +256,9 @@ def test_tiles_of_one_table_line_each():
 def test_a_sweep_is_one_array():
     """Batches 1 to 40 planned at once: counts, tiles and gates of each as if planned alone."""
     sweep = Batches.uniform(np.arange(1, 41), 4096)
-    found = POLICY.launches(LLAMA3_8B, sweep, KvCache(), load_gpu("h100-sxm"), POLICY.options_type(), POLICY.version())
+    _, found = POLICY.on_layer(
+        LLAMA3_8B, sweep, KvCache(), load_gpu("h100-sxm"), POLICY.options_type(), POLICY.version()
+    )
     for n in (0, 7, 39):
         alone = fa3(lens=(4096,) * (n + 1))
         assert at(found.launched, n) == alone.splits.launched

@@ -128,7 +128,7 @@ def test_vllm_hd256():
     """vLLM's own kernel for D 256 on Blackwell never splits and packs no heads; the wheel's generic kernel splits."""
     geo = Geometry(32, 4, 256)
     p = fa4(VLLM, geo, lens=(8000,), num_splits_arg=32)
-    assert (p.path, p.detail.pack_gqa, p.determinism) == ("unsplit", False, "invariant")
+    assert (p.path, p.detail.pack_gqa, p.determinism) == ("unsplit", False, "tile-dependent")
     assert p.stage1.grid == (2, 32, 1)
     assert fa4(WHEEL, geo, lens=(8000,)).path == "split"
 
@@ -179,7 +179,7 @@ def test_counts_stay_within_the_bound(lens, q_len, engine, given_splits):
         assert 1 <= live <= requested <= p.splits.launched
         assert p.path == "unsplit" or requested <= max(-(-length // p.tile_keys), 1)
     if given_splits == 1:
-        assert p.determinism == "invariant"
+        assert p.determinism == "tile-dependent"
         assert p.merge is None
 
 
@@ -201,7 +201,7 @@ def test_a_sweep_of_mla_takes_different_kernels():
     contexts = np.array([300, 5000, 100_000, 100_000])
     sizes = np.array([1, 80, 1, 200])
     version = policy.version("4.0.0b36")
-    found = policy.launches(MLA, Batches.uniform(sizes, contexts), PAGED, B200, policy.options_type(), version)
+    _, found = policy.on_layer(MLA, Batches.uniform(sizes, contexts), PAGED, B200, policy.options_type(), version)
     names = set()
     for n, (size, context) in enumerate(zip(sizes.tolist(), contexts.tolist())):
         p = fa4(WHEEL, MLA, lens=(context,) * size)

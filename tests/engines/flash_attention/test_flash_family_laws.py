@@ -114,7 +114,7 @@ def test_whole_arrays_plan_what_single_steps_plan(name, version, geo, steps, opt
     alone = [planned(name, version, geo, Batch.uniform(*step), HOPPER, opts) for step in steps]
     made = policy.options_type.from_mapping(name, accepted(name, version, opts))
     sweep = Batches.uniform(*(np.array(column) for column in zip(*steps)))
-    found = policy.launches(geo, sweep, PAGE, HOPPER, made, policy.version(version))
+    _, found = policy.on_layer(geo, sweep, PAGE, HOPPER, made, policy.version(version))
     for n, p in enumerate(alone):
         size = p.batch.size
         stage1 = next(k for k in found.kernels if k.role == "stage1" and at(k.when, n))

@@ -74,7 +74,7 @@ def test_output_depends_on_the_batch_unless_the_split_size_is_fixed():
 def test_batch_invariant_vllm_costs_the_split():
     """disable_split_kv leaves 8 blocks for 132 SMs, and wins over a fixed split size given with it."""
     found = plan(LLAMA_8B, dc.Batch([32768]), disable_split_kv=True, fixed_split_size_pages=2048)
-    assert (found.path, found.stage1.launched_blocks, found.determinism) == ("unsplit", 8, "invariant")
+    assert (found.path, found.stage1.launched_blocks, found.determinism) == ("unsplit", 8, "tile-dependent")
     assert found.scratch_bytes == 0
 
 
@@ -300,7 +300,7 @@ def test_whole_array_and_scalar_planning_agree(scenario, steps):
     geo, kv, options, q_len = scenario
     sizes, contexts = np.array(steps).T
     opts = FlashInferOptions.from_mapping("flashinfer", options)
-    swept = POLICY.launches(geo, Batches.uniform(sizes, contexts, q_len), kv, H100, opts, POLICY.version())
+    _, swept = POLICY.on_layer(geo, Batches.uniform(sizes, contexts, q_len), kv, H100, opts, POLICY.version())
     for n, (size, context) in enumerate(steps):
         one = POLICY.plan(geo, dc.Batch.uniform(size, context, q_len), kv, H100, options)
         assert at(swept.is_split, n) == one.is_split

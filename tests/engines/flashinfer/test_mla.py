@@ -242,7 +242,7 @@ def test_each_item_goes_to_a_cluster_of_least_cost(heads, batch, sms):
 def test_whole_array_and_scalar_planning_agree(heads, steps, causal, gpu):
     """A sweep's step n is the plan of its uniform batch, in the engine's own quantities and gates too."""
     geo, kv, options = mla(heads), dc.KvCache(), FlashInferMlaOptions(causal=causal)
-    swept = POLICY.launches(geo, Batches.uniform(*np.array(steps).T), kv, gpu, options, POLICY.version())
+    _, swept = POLICY.on_layer(geo, Batches.uniform(*np.array(steps).T), kv, gpu, options, POLICY.version())
     for n, (size, context, q_len) in enumerate(steps):
         one = POLICY.plan(geo, dc.Batch.uniform(size, context, q_len), kv, gpu, options)
         assert bool(at(swept.is_split, n)) == one.is_split

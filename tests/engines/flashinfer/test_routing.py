@@ -102,7 +102,7 @@ def test_a_sweep_routes_as_its_plans_do(steps, geo, graph):
     """Entry n of a sweep has the gate of the plan of step n, outcome and wording."""
     options = FlashInferOptions(cuda_graph=graph, block_tables_tokens=9000)
     kv, version = dc.KvCache(), POLICY.version()
-    swept = POLICY.launches(geo, Batches.uniform(*np.array(steps).T), kv, B200, options, version)
+    _, swept = POLICY.on_layer(geo, Batches.uniform(*np.array(steps).T), kv, B200, options, version)
     found = next(g for g in swept.gates if g.name == "backend_is_fa2")
     for n, step in enumerate(steps):
         one = POLICY.plan(geo, dc.Batch.uniform(*step), kv, B200, options).gate("backend_is_fa2")

@@ -183,7 +183,7 @@ def test_a_sweep_may_change_the_kernel_from_step_to_step(cases: list[tuple[int, 
     policy, gpu, kv = load_policy("flashinfer-xqa"), dc.load_gpu("h100-sxm"), dc.KvCache(dtype, 16)
     cases = [(batch, max(keys, tokens), tokens) for batch, keys, tokens in cases]
     sweep = Batches.uniform(*(np.array(column) for column in zip(*cases)))
-    found = policy.launches(LLAMA, sweep, kv, gpu, policy.options_type(), policy.version(None))
+    _, found = policy.on_layer(LLAMA, sweep, kv, gpu, policy.options_type(), policy.version(None))
     for n, (batch, keys, tokens) in enumerate(cases):
         one = plan(lens=(keys,) * batch, dtype=dtype, q_len=tokens)
         assert (at(found.detail.kernel, n), at(found.detail.smem_bytes, n)) == (

@@ -163,7 +163,7 @@ def test_whole_array_and_scalar_planning_agree(heads, steps):
     """A sweep's step n is the plan of its uniform batch; its one count is the most that a request gets."""
     geo, opts = mla(heads), POLICY.options_type()
     sizes, contexts = np.array(steps).T
-    swept = POLICY.launches(geo, Batches.uniform(sizes, contexts), PAGES, H100, opts, POLICY.version())
+    _, swept = POLICY.on_layer(geo, Batches.uniform(sizes, contexts), PAGES, H100, opts, POLICY.version())
     for n, (size, context) in enumerate(steps):
         one = POLICY.plan(geo, dc.Batch.uniform(size, context), PAGES, H100)
         assert at(swept.is_split, n) == (one.path == "split")
@@ -180,7 +180,7 @@ def test_classes_with_counts_are_dealt_like_single_requests():
     lens = np.array([[100, 5000, 300], [900, 64, 7000]])
     counts = np.array([[0, 3, 2], [1, 40, 2]])
     opts = POLICY.options_type()
-    swept = POLICY.launches(mla(16), Batches(lens, np.ones_like(lens), counts), PAGES, H100, opts, POLICY.version())
+    _, swept = POLICY.on_layer(mla(16), Batches(lens, np.ones_like(lens), counts), PAGES, H100, opts, POLICY.version())
     for n in range(2):
         requests = [int(length) for length, count in zip(lens[n], counts[n]) for _ in range(count)]
         one = plan(16, dc.Batch(requests))

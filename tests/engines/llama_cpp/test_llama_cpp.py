@@ -178,7 +178,7 @@ def test_whole_array_and_scalar_planning_agree(steps, group, gpu):
     """A sweep's step n is the plan of its uniform batch, in grid, merge, buffers and the first stream's splits."""
     geo, opts = dc.Geometry(4 * group, 4, 128), POLICY.options_type()
     sizes, contexts = np.array(steps).T
-    swept = POLICY.launches(geo, Batches.uniform(sizes, contexts), F16, gpu, opts, POLICY.version())
+    _, swept = POLICY.on_layer(geo, Batches.uniform(sizes, contexts), F16, gpu, opts, POLICY.version())
     for n, (size, context) in enumerate(steps):
         one = POLICY.plan(geo, dc.Batch.uniform(size, context), F16, gpu)
         used = [k for k in swept.kernels if at(k.when, n)]

@@ -413,7 +413,7 @@ def test_whole_arrays_plan_what_single_steps_plan(geo, steps, gpu, given, versio
     if geo.window is not None and version != "0.5.23":
         given = {k: v for k, v in given.items() if not k.startswith("draft")}
     chosen = POLICY.version(version)
-    found = POLICY.launches(
+    _, found = POLICY.on_layer(
         geo, Batches.uniform(*np.array(steps).T), KvCache(), GPUS[gpu], POLICY.options_type(**given), chosen
     )
     for n, (batch, context) in enumerate(steps):
@@ -437,7 +437,7 @@ def test_classes_of_equal_requests_plan_like_the_requests(lens, times):
     """Counting equal requests as one class, absent classes included, gives the ragged batch's launch."""
     times = [*times[: len(lens) - 1], max(times[-1], 1)]
     classes = Batches(np.array([lens]), np.ones((1, len(lens)), np.int64), np.array([times]))
-    found = POLICY.launches(LLAMA3_8B, classes, KvCache(), GPUS["h100-sxm"], POLICY.options_type(), POLICY.version())
+    _, found = POLICY.on_layer(LLAMA3_8B, classes, KvCache(), GPUS["h100-sxm"], POLICY.options_type(), POLICY.version())
     p = sglang(lens=[n for n, k in zip(lens, times) for _ in range(k)])
     assert [c for c, k in zip(row(found.requested, 0, len(lens)), times) for _ in range(k)] == list(p.splits.requested)
     stage1 = next(k for k in found.kernels if k.role == "stage1")

@@ -208,7 +208,7 @@ def test_steps_of_an_array_do_not_touch_each_other(
     policy, gpu, kv = load_policy("trtllm-gen"), dc.load_gpu("gb200"), dc.KvCache("bf16", 64)
     options = policy.options_type(multi_wave_env=multi_wave)
     sweep = Batches.uniform(*(np.array(column) for column in zip(*cases)))
-    found = policy.launches(geo, sweep, kv, gpu, options, policy.version(version))
+    _, found = policy.on_layer(geo, sweep, kv, gpu, options, policy.version(version))
     for n, (batch, keys, tokens) in enumerate(cases):
         one = policy.plan(geo, dc.Batch.uniform(batch, keys, tokens), kv, gpu, options, version)
         assert at(found.detail.kernel, n) == one.stage1.name

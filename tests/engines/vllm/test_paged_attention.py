@@ -111,7 +111,7 @@ def test_whole_array_and_scalar_planning_agree(name, steps):
     """A sweep's step n is the plan of its uniform batch."""
     policy, gpu, kv = POLICIES[name], dc.load_gpu("a100-sxm"), dc.KvCache()
     sizes, contexts = np.array(steps).T
-    swept = policy.launches(
+    _, swept = policy.on_layer(
         LLAMA_8B, Batches.uniform(sizes, contexts), kv, gpu, policy.options_type(), policy.version()
     )
     for n, (size, context) in enumerate(steps):

@@ -153,7 +153,7 @@ def test_whole_array_and_scalar_planning_agree(scenario, steps):
     geo, kv, options = scenario
     opts = POLICY.options_type.from_mapping("rocm-paged", options)
     sizes, contexts = np.array(steps).T
-    swept = POLICY.launches(geo, Batches.uniform(sizes, contexts), kv, MI300X, opts, POLICY.version())
+    _, swept = POLICY.on_layer(geo, Batches.uniform(sizes, contexts), kv, MI300X, opts, POLICY.version())
     for n, (size, context) in enumerate(steps):
         one = POLICY.plan(geo, dc.Batch.uniform(size, context), kv, MI300X, options)
         kernels = [k for k in swept.kernels if at(k.when, n)]

@@ -135,7 +135,7 @@ def test_array_door_equals_scalar_door(steps, heads, invariant):
     """A whole-array plan of uniform steps says of every step what planning it alone says."""
     geo = dc.Geometry(heads, 1, 576, 512, mla=True)
     options = POLICY.options_type(batch_invariant=invariant)
-    many = POLICY.launches(geo, Batches.uniform(*zip(*steps)), dc.KvCache(), H100, options, POLICY.version())
+    _, many = POLICY.on_layer(geo, Batches.uniform(*zip(*steps)), dc.KvCache(), H100, options, POLICY.version())
     for n, (batch, context, q_len) in enumerate(steps):
         one = POLICY.plan(geo, dc.Batch.uniform(batch, context, q_len), dc.KvCache(), H100, options)
         assert [tuple(int(at(x, n)) for x in k.grid) for k in many.kernels] == [k.grid for k in one.kernels]
