@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decodecalc._version import __version__
-from decodecalc.tables.html import Details, Figure, Origin, Section, page
+from decodecalc.tables.html import Figure, Origin, Section, page
 from decodecalc.tables.table import Table
 from decodecalc.units import human_rate
 
@@ -16,20 +16,15 @@ if TYPE_CHECKING:
     from decodecalc.models import Model
 
 
-ABSENT = "not shown: "
-"""How a note begins that says why an engine has no row."""
-
-
 def table_page(
     table: Table, command: str, figures: Sequence[Figure] = (), *, model: Model | None = None, gpu: Gpu | None = None
 ) -> str:
     """The table as a page. command: what to type to make it again."""
     heading = list(table.heading)
     title = f"decodecalc {table.command}: {heading[0]}" if heading else f"decodecalc {table.command}"
-    absent = [note.removeprefix(ABSENT) for note in table.notes if note.startswith(ABSENT)]
-    shown = replace(table, heading=heading[1:], notes=[note for note in table.notes if not note.startswith(ABSENT)])
-    blocks = [Details(f"{len(absent)} not shown, and why", absent)] if absent else []
-    return page(title, [Section("", shown, blocks, figures)], origin=Origin(command, origin_of(table, model, gpu)))
+    shown = replace(table, heading=heading[1:])
+    section = Section("", shown, figures=figures)
+    return page(title, [section], answer=table.answer, origin=Origin(command, origin_of(table, model, gpu)))
 
 
 def origin_of(table: Table, model: Model | None, gpu: Gpu | None) -> list[tuple[str, str]]:
