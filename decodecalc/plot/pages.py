@@ -95,6 +95,8 @@ def figures_of(table: Table) -> list[Figure]:
         return []
     if "over_best" in every[0]:
         return [_lines(every, CURVE, "splits")]
+    if table.command == "serve":  # a row for every layer group, whose attention is that of the whole step
+        every = list({(row["batch"], row["context"]): row for row in every}.values())
     rows = [row for row in every if row.get(subject.key) is not None]
     if not rows:
         return []
@@ -116,7 +118,8 @@ def _name(row: Row, rows: Sequence[Row], without: Sequence[str] = ()) -> str:
     """What tells the row from the others."""
     words = {
         "engine": "{}", "version": "{}", "kernel": "{} kernel", "layer_group": "{} layers", "batch": "batch {}",
-        "context": "{} keys", "q_len": "{} query tokens", "gpu": "{}", "tp": "TP {}", "model": "{}",
+        "context": "{} keys", "q_len": "{} query tokens", "model": "{}", "gpu": "{}", "tp": "TP {}",
+        "kv_dtype": "{} cache", "page_size": "pages of {}",
     }  # fmt: skip
 
     def varies(key: str) -> bool:
@@ -127,9 +130,9 @@ def _name(row: Row, rows: Sequence[Row], without: Sequence[str] = ()) -> str:
     named = [
         text.format(plain(row[key]))
         for key, text in words.items()
-        if row.get(key) is not None and key not in without and (key == "engine" or varies(key))
+        if row.get(key) is not None and key not in without and varies(key)
     ]
-    return ", ".join(named) or "this step"
+    return ", ".join(named) or plain(row.get("engine") or "this step")
 
 
 def _bars(rows: Sequence[Row], subject: Subject) -> Figure:
@@ -219,7 +222,8 @@ def _coverage_parts(rows: Sequence[Row]) -> list[Part]:
 
 
 def _sms(rows: Sequence[Row]) -> tuple[float, str] | None:
-    return float(rows[0]["sm_count"]), f"{rows[0]['sm_count']} SMs"
+    counts = {r["sm_count"] for r in rows}
+    return (float(rows[0]["sm_count"]), f"{rows[0]['sm_count']} SMs") if len(counts) == 1 else None
 
 
 TERMS = (
@@ -250,10 +254,16 @@ def _change(row: Row) -> str:
     return now if row["flag_s"] is None else f"{human_seconds(row['flag_s'])}, now {now}"
 
 
+def _of_step(row: Row) -> str:
+    low, high = row["attention_share_low"], row["attention_share_high"]
+    known = low is not None and high is not None
+    return f"{100 * low:.0f} to {100 * high:.0f} % attention" if known else human_seconds(row["attention_s"])
+
+
 def _step_parts(rows: Sequence[Row]) -> list[Part]:
     return [
         Part("attention", [r["attention_s"] for r in rows], ORANGE),
-        Part("least rest", [r["rest_floor_s"] for r in rows], BLUE),
+        Part("least rest", [r["rest_floor_s"] or 0.0 for r in rows], BLUE),
     ]
 
 
@@ -285,9 +295,12 @@ SUBJECTS: dict[str, Subject] = {
     "step": Subject(
         "How much of a step is attention?",
         "Attention of all layers, beside the least time of everything else.",
-        "attention_s", 1e3, "ms per step",
-        lambda r: f"{100 * r['attention_share_low']:.0f} to {100 * r['attention_share_high']:.0f} % attention",
-        _step_parts,
+        "attention_s", 1e3, "ms per step", _of_step, _step_parts,
+    ),
+    "serve": Subject(
+        "How much of a step is attention?",
+        "Attention of all layers, beside the least time of everything else, by the batch.",
+        "attention_s", 1e3, "ms per step", _of_step, _step_parts,
     ),
     "kv": Subject(
         "How many sequences fit?", "Sequences whose cache fits on the GPU beside the weights, by their length.",
