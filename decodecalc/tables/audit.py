@@ -108,7 +108,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("batch", "batch", rank=2),
         *([Column("live_blocks", "live blocks", rank=2)] if any_of("live_blocks") else []),
         Column("sm_coverage" if any_of("sm_coverage") else "sm_coverage_launched", "coverage", percent, rank=0),
-        Column("step_s", "measured", human_seconds, rank=0),
+        Column("measured_s", "measured", human_seconds, rank=0),
         *(
             [
                 Column("predicted_s", "predicted", human_seconds, rank=0),
@@ -177,9 +177,8 @@ def _details_below(audit: Audit) -> list[str]:
             lines.append(f"{group.engine}{versions}: {group.attribution.why}")
     if any(group.against_model.s_opt is not None for group in audit.groups):
         lines += [
-            "measured is the median time of stage 1, the merge and a scheduler that runs with every launch. "
-            "predicted is "
-            "the time of the planned launch in the engine's own kernel.",
+            "measured is the median time of stage 1 and the merge, with a scheduler only where the engine runs it for "
+            "every layer. predicted is the time of the planned launch in the engine's own kernel.",
             "S_opt is the split count of least predicted time, and the time at S_opt is that of the bundled kernel.",
         ]
     if any(group.sm_coverage is not None for group in audit.groups):
