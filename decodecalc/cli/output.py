@@ -27,8 +27,7 @@ def emit(table: Table, format: str, output: str | None = None) -> None:
     """Render `table` and send it where the user wants it, as --sort and --verbose say."""
     context = click.get_current_context(silent=True)
     asked = context.meta if context is not None else {}
-    if asked.get(SORT):
-        table = table.sorted_by(asked[SORT])
+    table = _sorted(table)
     invocation = None if context is None else context.find_root().obj
     if isinstance(invocation, Invocation) and invocation.kept is not None:
         invocation.kept.append(table)
@@ -38,6 +37,13 @@ def emit(table: Table, format: str, output: str | None = None) -> None:
     terminal = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = _columns() if terminal else WIDTH
     write_text(render(table, format, terminal=terminal, width=width, verbose=bool(asked.get(VERBOSE))), output)
+
+
+def _sorted(table: Table) -> Table:
+    """The table in the order that --sort asks for."""
+    context = click.get_current_context(silent=True)
+    order = None if context is None else context.meta.get(SORT)
+    return table.sorted_by(order) if order else table
 
 
 def emit_with_page(
@@ -63,6 +69,7 @@ def emit_several(
         from decodecalc.plot.pages import figures_of
         from decodecalc.tables.pages import table_page
 
+        table = _sorted(table)
         check_outputs(html, output)
         figures = figures_of(table) if len(about) == 1 else []
         write_text(table_page(table, typed(), figures, about=about), html)

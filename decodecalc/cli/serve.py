@@ -83,8 +83,10 @@ def command(command: str, format_: str, output: str | None, html: str | None, **
         reserve_bytes=int(values["reserve_gib"] * (1 << 30)),
     )
     if html is not None:
+        from decodecalc.plot.pages import figures_of
+
         check_outputs(html, output)
-        write_text(serve_page(found, typed()), html)
+        write_text(serve_page(found, typed(), figures_of(serve_table(found))), html)
     emit(serve_table(found), format_, output)
 
 

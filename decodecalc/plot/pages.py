@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from decodecalc.plot.style import COLORS, figure, figure_bytes, line_style, log2_ticks, matplotlib_without_display
+from decodecalc.plot.style import figure_bytes, line_style, log2_ticks, matplotlib_without_display
 from decodecalc.safetext import plain
 from decodecalc.tables.html import Figure
 from decodecalc.tables.table import Table, percent
@@ -21,6 +21,13 @@ WIDTH = 4.6
 MOST_BARS, MOST_LINES, MOST_MARKERS, LEGEND_COLUMNS = 20, 6, 20, 4
 FONT = 9
 """Points: the size of the letters."""
+BLUE, ORANGE, INK, GREEN, PINK, RED, SKY, GREY = (str(line_style(i)["color"]) for i in range(8))
+"""The colours of series, by their looks."""
+_LOOKS: dict[str, Any] = {
+    "font.size": FONT, "axes.titlesize": FONT, "lines.linewidth": 1.6, "legend.frameon": False, "axes.grid": True,
+    "grid.color": "#DDDDDD", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.spines.top": False,
+    "axes.spines.right": False, "svg.fonttype": "none", "svg.hashsalt": "decodecalc",
+}  # fmt: skip
 Row = Mapping[str, Any]
 
 
@@ -62,12 +69,22 @@ class Subject(NamedTuple):
 
 @contextmanager
 def small_figure() -> Iterator[tuple[Any, Any]]:
-    """A figure whose letters suit a page."""
+    """A figure whose letters suit a page, and its axes. The page gives it the reader's colours."""
     mpl = matplotlib_without_display()
-    sizes = {"font.size": FONT, "axes.titlesize": FONT, "lines.linewidth": 1.6}
-    with figure("slide") as (fig, _), mpl.rc_context(sizes):
-        fig.clear()
+    from matplotlib.figure import Figure as NewFigure
+
+    with mpl.rc_context(_LOOKS):
+        fig = NewFigure(layout="constrained")
         yield fig, fig.subplots()
+
+
+def drawn(fig: Any) -> bytes:
+    """The figure as SVG, its text as it stands: a dollar sign in a name begins no formula."""
+    from matplotlib.text import Text
+
+    for text in fig.findobj(Text):
+        text.set_parse_math(False)
+    return figure_bytes(fig, "svg")
 
 
 def figures_of(table: Table) -> list[Figure]:
@@ -78,6 +95,8 @@ def figures_of(table: Table) -> list[Figure]:
         return []
     if "over_best" in every[0]:
         return [_lines(every, CURVE, "splits")]
+    if table.command == "serve":  # a row for every layer group, whose attention is that of the whole step
+        every = list({(row["batch"], row["context"]): row for row in every}.values())
     rows = [row for row in every if row.get(subject.key) is not None]
     if not rows:
         return []
@@ -99,7 +118,8 @@ def _name(row: Row, rows: Sequence[Row], without: Sequence[str] = ()) -> str:
     """What tells the row from the others."""
     words = {
         "engine": "{}", "version": "{}", "kernel": "{} kernel", "layer_group": "{} layers", "batch": "batch {}",
-        "context": "{} keys", "q_len": "{} query tokens", "gpu": "{}", "tp": "TP {}", "model": "{}",
+        "context": "{} keys", "q_len": "{} query tokens", "model": "{}", "gpu": "{}", "tp": "TP {}",
+        "kv_dtype": "{} cache", "page_size": "pages of {}",
     }  # fmt: skip
 
     def varies(key: str) -> bool:
@@ -110,14 +130,14 @@ def _name(row: Row, rows: Sequence[Row], without: Sequence[str] = ()) -> str:
     named = [
         text.format(plain(row[key]))
         for key, text in words.items()
-        if row.get(key) is not None and key not in without and (key == "engine" or varies(key))
+        if row.get(key) is not None and key not in without and varies(key)
     ]
-    return ", ".join(named) or "this step"
+    return ", ".join(named) or plain(row.get("engine") or "this step")
 
 
 def _bars(rows: Sequence[Row], subject: Subject) -> Figure:
     shown = rows[:MOST_BARS]
-    parts = subject.parts(shown) if subject.parts else [Part("", [r[subject.key] for r in shown], COLORS[0])]
+    parts = subject.parts(shown) if subject.parts else [Part("", [r[subject.key] for r in shown], BLUE)]
     named = [part for part in parts if part.label and any(part.values)]
     names, texts = [_name(row, shown) for row in shown], [subject.text(row) for row in shown]
     with small_figure() as (fig, ax):
@@ -140,7 +160,7 @@ def _bars(rows: Sequence[Row], subject: Subject) -> Figure:
         reference = subject.line(shown)
         if reference is not None:
             value, label = reference
-            ax.axvline(subject.scale * value, color=COLORS[5], linewidth=1.4, linestyle="--", label=label)
+            ax.axvline(subject.scale * value, color=RED, linewidth=1.4, linestyle="--", label=label)
             most = max(most, subject.scale * value)
         ax.set_yticks(y, names)
         ax.invert_yaxis()
@@ -150,7 +170,7 @@ def _bars(rows: Sequence[Row], subject: Subject) -> Figure:
         if len(named) > 1 or reference is not None:
             fig.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize="small")
         _beside(fig, ax, ends, texts)
-        return Figure(figure_bytes(fig, "svg"), _caption(subject, len(shown), len(rows), "rows"), subject.title)
+        return Figure(drawn(fig), _caption(subject, len(shown), len(rows), "rows"), subject.title)
 
 
 def _beside(fig: Any, ax: Any, ends: Sequence[float], texts: Sequence[str]) -> None:
@@ -186,7 +206,7 @@ def _lines(rows: Sequence[Row], subject: Subject, along: str) -> Figure:
         ax.set_ylabel(subject.share_axis or subject.axis)
         if len(shown) > 1:
             fig.legend(loc="outside lower center", ncols=2, fontsize="small")
-        return Figure(figure_bytes(fig, "svg"), _caption(subject, len(shown), len(series), "lines"), subject.title)
+        return Figure(drawn(fig), _caption(subject, len(shown), len(series), "lines"), subject.title)
 
 
 def _caption(subject: Subject, shown: int, there: int, what: str) -> str:
@@ -196,23 +216,24 @@ def _caption(subject: Subject, shown: int, there: int, what: str) -> str:
 
 def _coverage_parts(rows: Sequence[Row]) -> list[Part]:
     return [
-        Part("launched blocks", [r["launched_blocks"] for r in rows], "#8A8A8A", hollow=True),
-        Part("blocks with keys to read", [r["live_blocks"] for r in rows], COLORS[0]),
+        Part("launched blocks", [r["launched_blocks"] for r in rows], GREY, hollow=True),
+        Part("blocks with keys to read", [r["live_blocks"] for r in rows], BLUE),
     ]
 
 
 def _sms(rows: Sequence[Row]) -> tuple[float, str] | None:
-    return float(rows[0]["sm_count"]), f"{rows[0]['sm_count']} SMs"
+    counts = {r["sm_count"] for r in rows}
+    return (float(rows[0]["sm_count"]), f"{rows[0]['sm_count']} SMs") if len(counts) == 1 else None
 
 
 TERMS = (
-    ("launching", ("launch_s", "gap_s"), "#8A8A8A"),
-    ("starting blocks", ("fixed_s",), COLORS[6]),
-    ("bytes", ("stream_s",), COLORS[0]),
-    ("waiting for loads", ("latency_s",), COLORS[1]),
-    ("tensor cores", ("compute_s",), COLORS[3]),
-    ("waves and tail", ("tail_s",), COLORS[4]),
-    ("merge", ("merge_s",), COLORS[5]),
+    ("launching", ("launch_s", "gap_s"), GREY),
+    ("starting blocks", ("fixed_s",), SKY),
+    ("bytes", ("stream_s",), BLUE),
+    ("waiting for loads", ("latency_s",), ORANGE),
+    ("tensor cores", ("compute_s",), GREEN),
+    ("waves and tail", ("tail_s",), PINK),
+    ("merge", ("merge_s",), RED),
 )
 """What the time of a layer is made of, as the figure puts it together: name, terms, colour."""
 
@@ -223,8 +244,8 @@ def _term_parts(rows: Sequence[Row]) -> list[Part]:
 
 def _now_and_then(rows: Sequence[Row]) -> list[Part]:
     return [
-        Part("now", [r["own_kernel_s"] for r in rows], "#8A8A8A", hollow=True),
-        Part("with the setting", [r["flag_s"] or 0.0 for r in rows], COLORS[3]),
+        Part("now", [r["own_kernel_s"] for r in rows], GREY, hollow=True),
+        Part("with the setting", [r["flag_s"] or 0.0 for r in rows], GREEN),
     ]
 
 
@@ -233,10 +254,16 @@ def _change(row: Row) -> str:
     return now if row["flag_s"] is None else f"{human_seconds(row['flag_s'])}, now {now}"
 
 
+def _of_step(row: Row) -> str:
+    low, high = row["attention_share_low"], row["attention_share_high"]
+    known = low is not None and high is not None
+    return f"{100 * low:.0f} to {100 * high:.0f} % attention" if known else human_seconds(row["attention_s"])
+
+
 def _step_parts(rows: Sequence[Row]) -> list[Part]:
     return [
-        Part("attention", [r["attention_s"] for r in rows], COLORS[1]),
-        Part("least rest", [r["rest_floor_s"] for r in rows], COLORS[0]),
+        Part("attention", [r["attention_s"] for r in rows], ORANGE),
+        Part("least rest", [r["rest_floor_s"] or 0.0 for r in rows], BLUE),
     ]
 
 
@@ -268,9 +295,12 @@ SUBJECTS: dict[str, Subject] = {
     "step": Subject(
         "How much of a step is attention?",
         "Attention of all layers, beside the least time of everything else.",
-        "attention_s", 1e3, "ms per step",
-        lambda r: f"{100 * r['attention_share_low']:.0f} to {100 * r['attention_share_high']:.0f} % attention",
-        _step_parts,
+        "attention_s", 1e3, "ms per step", _of_step, _step_parts,
+    ),
+    "serve": Subject(
+        "How much of a step is attention?",
+        "Attention of all layers, beside the least time of everything else, by the batch.",
+        "attention_s", 1e3, "ms per step", _of_step, _step_parts,
     ),
     "kv": Subject(
         "How many sequences fit?", "Sequences whose cache fits on the GPU beside the weights, by their length.",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.plot.pages import WIDTH, small_figure
-from decodecalc.plot.style import COLORS, figure_bytes
+from decodecalc.plot.pages import BLUE, GREEN, GREY, RED, WIDTH, drawn, small_figure
 from decodecalc.tables.html import Figure
 from decodecalc.trace.timeline import ATTENTION, EXCHANGE, MATRIX, OTHER
 from decodecalc.units import human_seconds
@@ -14,7 +13,7 @@ from decodecalc.units import human_seconds
 if TYPE_CHECKING:
     from decodecalc.trace.timeline import Slice, Timeline
 
-KINDS = {ATTENTION: COLORS[5], MATRIX: COLORS[0], EXCHANGE: COLORS[3], OTHER: "#8A8A8A"}
+KINDS = {ATTENTION: RED, MATRIX: BLUE, EXCHANGE: GREEN, OTHER: GREY}
 MOST_ROWS, LONGEST_NAME = 16, 30
 
 
@@ -55,7 +54,7 @@ def _step(found: Timeline) -> Figure:
             f"are those of "
             f"the time in which such a kernel runs.{idle}{cut}"
         )
-        return Figure(figure_bytes(fig, "svg"), caption[0].upper() + caption[1:], "Where does the step's time go?")
+        return Figure(drawn(fig), caption[0].upper() + caption[1:], "Where does the step's time go?")
 
 
 def _rows(inside: Sequence[Slice]) -> Figure:
@@ -80,7 +79,7 @@ def _rows(inside: Sequence[Slice]) -> Figure:
         caption = "From one attention launch to the next, in order; attention in bold." + (
             f" The {more} shortest of {len(inside)} kernels are not drawn." if more else ""
         )
-        return Figure(figure_bytes(fig, "svg"), caption, "What runs in one layer?")
+        return Figure(drawn(fig), caption, "What runs in one layer?")
 
 
 def _longest(inside: Sequence[Slice]) -> list[Slice]:

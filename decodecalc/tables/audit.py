@@ -29,7 +29,10 @@ def audit_table(audit: Audit, inputs: Mapping[str, Any], heading: list[str]) -> 
     """One row per launch group: those that failed, those that could not be checked, and the others; in each of these
     the group that takes most time comes first."""
     rows = audit.to_rows()
-    return Table("audit", inputs, rows, _columns(rows), [*heading, plain(audit.verdict)], _notes(audit), schema=SCHEMA)
+    return Table(
+        "audit", inputs, rows, _columns(rows), [plain(line) for line in heading], _notes(audit), schema=SCHEMA,
+        answer=plain(audit.verdict), facts=_facts(audit), details=_details_below(audit),
+    )  # fmt: skip
 
 
 def _mark(status: str) -> str:
@@ -105,7 +108,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("batch", "batch", rank=2),
         *([Column("live_blocks", "live blocks", rank=2)] if any_of("live_blocks") else []),
         Column("sm_coverage" if any_of("sm_coverage") else "sm_coverage_launched", "coverage", percent, rank=0),
-        Column("step_s", "measured", human_seconds, rank=0),
+        Column("measured_s", "measured", human_seconds, rank=0),
         *(
             [
                 Column("predicted_s", "predicted", human_seconds, rank=0),
@@ -135,45 +138,57 @@ def _off_prediction(compared: str) -> str:
     return GOOD if compared == AS_PREDICTED else OFF
 
 
-def _notes(audit: Audit) -> list[str]:
+def _facts(audit: Audit) -> list[str]:
+    """What differs, and what is missing to check the rest."""
     lines: list[str] = []
     for group in audit.worst_first:
-        name = group.engine or function_name(group.group.stage1.name)[:MOST_KERNEL_NAME]
-        where = f"{name} {grid_text(group.group.stage1.grid)}"
+        where = _where(group)
         for claim in group.failed:
             lines.append(f"{where}: {claim.what} is {_value(claim.observed)}, predicted {_value(claim.predicted)}")
         if group.explanation:
             lines.append(f"{where}: {group.explanation}")
-        if group.note and group.status not in ("match", "consistent"):
-            lines.append(f"{where}: {'this needs ' if group.status == 'needs inputs' else ''}{group.note}")
+        if group.note and group.status not in VERIFIED:
+            lines.append(f"{where}: {'this needs ' if group.status == NEEDS else ''}{group.note}")
+    return [plain(line) for line in dict.fromkeys(lines)]
+
+
+def _notes(audit: Audit) -> list[str]:
+    """What to set, what is known to cost time, and what the predictions took for granted."""
+    said = audit.verdict
+    lines = [f"{g.engine}: {g.to_set}" for g in audit.with_status(*VERIFIED) if g.to_set and g.to_set not in said]
     for group in audit.groups:
-        if group.engine:
-            versions = f" ({group.versions[-1]} to {group.versions[0]})" if len(group.versions) > 1 else ""
-            lines.append(f"{group.engine}{versions}: {group.attribution.why}")
-    for group in audit.groups:
-        lines += [f"warning, {group.engine} {grid_text(group.group.stage1.grid)}: {w.text}" for w in group.warnings]
+        lines += [f"warning, {_where(group)}: {w.text}" for w in group.warnings]
     lines += [
         f"predicted times are for a {group.l2} L2: {group.l2_why}"
         for group in audit.groups
         if group.compared is not None
     ]
-    for group in audit.with_status(*VERIFIED):
-        lines += [f"{group.engine}: {group.to_set}"] if group.to_set else []
+    if all(group.sm_coverage is None for group in audit.groups) and any(g.launched_coverage for g in audit.groups):
+        lines.append("give the lengths to count only blocks that have keys to read; coverage counts all blocks now")
+    return [plain(line) for line in dict.fromkeys([*audit.notes, *lines])]
+
+
+def _details_below(audit: Audit) -> list[str]:
+    """What the launches were recognised by, and what the columns mean."""
+    lines = []
+    for group in audit.groups:
+        if group.engine:
+            versions = f" ({group.versions[-1]} to {group.versions[0]})" if len(group.versions) > 1 else ""
+            lines.append(f"{group.engine}{versions}: {group.attribution.why}")
     if any(group.against_model.s_opt is not None for group in audit.groups):
-        lines.append(
-            "measured is the median time of stage 1, merge and a scheduler that runs with every launch. "
-            "predicted is the time of the planned launch in the "
-            "engine's own kernel. S_opt is the split count of least predicted time, and the time at S_opt is "
-            "that of the "
-            "bundled kernel."
-        )
+        lines += [
+            "measured is the median time of stage 1 and the merge, with a scheduler only where the engine runs it for "
+            "every layer. predicted is the time of the planned launch in the engine's own kernel.",
+            "S_opt is the split count of least predicted time, and the time at S_opt is that of the bundled kernel.",
+        ]
     if any(group.sm_coverage is not None for group in audit.groups):
         lines.append("coverage is the share of the SMs that get a block with keys to read.")
-    elif any(group.launched_coverage is not None for group in audit.groups):
-        lines.append(
-            "coverage is the share of the SMs that the grid could cover; give the lengths to count live blocks only."
-        )
-    return [plain(line) for line in dict.fromkeys([*audit.notes, *lines])]
+    return [plain(line) for line in dict.fromkeys(lines)]
+
+
+def _where(group: JudgedLaunch) -> str:
+    name = group.engine or function_name(group.group.stage1.name)[:MOST_KERNEL_NAME]
+    return f"{name} {grid_text(group.group.stage1.grid)}"
 
 
 def _value(value: Any) -> str:

@@ -7,6 +7,7 @@ from outside (kernel names, paths) is escaped, and control characters are shown 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,6 +17,7 @@ from decodecalc._version import __version__
 from decodecalc.safetext import plain
 from decodecalc.tables.svg import inline
 from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table
+from decodecalc.tables.text import counted
 
 SOME_COLUMNS, MANY_COLUMNS = 4, 8
 """A table with more columns than the first turns into a list of records on a phone, with more than the second on a
@@ -39,6 +41,8 @@ _RECORDS = """@media (max-width: WIDTH) { .NAME thead { display: none; } .NAME, 
   .NAME td:first-child { grid-column: 1 / -1; font-weight: 700; text-align: left; justify-content: flex-start;
     white-space: normal; overflow-wrap: anywhere; }
   .NAME td.none { display: none; } }"""
+_HINT = re.compile(r"(; | \()-v says why\)?")
+"""What only a terminal can follow: a page shows all."""
 _STYLE = """
 :root { color-scheme: light dark; --back: #ffffff; --ink: #1b1f24; --dim: #59636e; --line: #d1d9e0; --soft: #f6f8fa;
   --good: #18794e; --bad: #c62828; --off: #8a5a00; --bad-soft: #c6282814; --link: #0757a8; }
@@ -198,7 +202,8 @@ def _origin(origin: Origin) -> list[str]:
 
 
 def _table(table: Table, words: Mapping[str, str]) -> list[str]:
-    out = [f"<p{_class('dim' if n else '')}>{_text(line)}</p>" for n, line in enumerate(table.heading)]
+    heading = [_HINT.sub("", line) for line in table.heading]
+    out = [f"<p{_class('dim' if n else '')}>{_text(line)}</p>" for n, line in enumerate(heading)]
     rows = table.shown_rows()
     if rows:
         columns, same = _told_apart(table.shown_columns(), rows)
@@ -207,8 +212,11 @@ def _table(table: Table, words: Mapping[str, str]) -> list[str]:
         out += _grid(columns, rows, words)
         if rest:
             out += ["<details><summary>More columns</summary>", *_grid([columns[0], *rest], rows, words), "</details>"]
-    if table.notes:
-        out.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in table.notes) + "</ul>")
+    below = [_HINT.sub("", line) for line in (*table.facts, *table.notes)]
+    if below:
+        out.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in below) + "</ul>")
+    if table.details:
+        out.append(_details(Details(f"{counted(len(table.details), 'more note')}", table.details)))
     return out
 
 

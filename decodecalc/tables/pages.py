@@ -7,17 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decodecalc._version import __version__
-from decodecalc.tables.html import Details, Figure, Origin, Section, page
+from decodecalc.tables.html import Figure, Origin, Section, page
 from decodecalc.tables.table import Table
 from decodecalc.units import human_rate
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
     from decodecalc.models import Model
-
-
-ABSENT = "not shown: "
-"""How a note begins that says why an engine has no row."""
 
 
 def table_page(
@@ -30,10 +26,9 @@ def table_page(
     """The table as a page. command: what to type to make it again; about: the model and the GPU of every scenario."""
     heading = list(table.heading)
     title = f"decodecalc {table.command}: {heading[0]}" if heading else f"decodecalc {table.command}"
-    absent = [note.removeprefix(ABSENT) for note in table.notes if note.startswith(ABSENT)]
-    shown = replace(table, heading=heading[1:], notes=[note for note in table.notes if not note.startswith(ABSENT)])
-    blocks = [Details(f"{len(absent)} not shown, and why", absent)] if absent else []
-    return page(title, [Section("", shown, blocks, figures)], origin=Origin(command, origin_of(table, about)))
+    shown = replace(table, heading=heading[1:])
+    section = Section("", shown, figures=figures)
+    return page(title, [section], answer=table.answer, origin=Origin(command, origin_of(table, about)))
 
 
 def origin_of(table: Table, about: Sequence[tuple[Model | None, Gpu | None]]) -> list[tuple[str, str]]:

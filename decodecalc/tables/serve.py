@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from decodecalc.cost.step import REST_SLACK
 from decodecalc.servers.registry import TITLES
 from decodecalc.servers.resolution import Resolution
 from decodecalc.serving import Launch, Load, Serving
-from decodecalc.tables.html import Details, Origin, Section, page
+from decodecalc.tables.html import Details, Figure, Origin, Section, page
 from decodecalc.tables.pages import sources
 from decodecalc.tables.table import BAD, GOOD, Column, Table, grid_text, percent, summary
 from decodecalc.units import human_bytes, human_seconds
@@ -264,7 +265,7 @@ def _fits(found: Serving) -> list[str]:
     return _line("fits", ", ".join(parts))
 
 
-def serve_page(found: Serving, command: str) -> str:
+def serve_page(found: Serving, command: str, figures: Sequence[Figure] = ()) -> str:
     """The answer as one self-contained HTML page. The browser folds lines, and the answer itself stands on top.
     command: what to type to make it again."""
     whole = serve_table(found)
@@ -274,7 +275,7 @@ def serve_page(found: Serving, command: str) -> str:
         for one in found.layers
     ]
     changes = Details("What to change", [f"{a.flag}: {a.why}" for a in found.advice])
-    section = Section("", table, [*([changes] if found.advice else []), *chain])
+    section = Section("", table, [*([changes] if found.advice else []), *chain], figures)
     mark = BAD if found.refused is not None or found.fitting == 0 else ""
     return page(
         found.command.text, [section], answer=sentence(found), mark=mark, origin=Origin(command, _origin(found))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 SEEN = (
-    "status", "engine", "layer_group", "path", "grid", "predicted_grid", "launches", "sm_coverage", "step_s",
+    "status", "engine", "layer_group", "path", "grid", "predicted_grid", "launches", "sm_coverage", "measured_s",
     "predicted_s", "against_prediction", "l2", "to_set",
 )  # fmt: skip
 """Keys of the rows that a notebook shows; a frame has all."""

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.traffic import traffic
+from decodecalc.engines.registry import traits_of
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup
 from decodecalc.trace.against_model import COLD, AgainstModel, against_model
@@ -161,7 +162,18 @@ class JudgedLaunch:
     @property
     def compared(self) -> str | None:
         """The measured time beside the predicted one, in words; None where one of them is not known."""
-        return self.against_model.compared(self.group.step_s)
+        return self.against_model.compared(self.measured_s)
+
+    @property
+    def measured_s(self) -> float | None:
+        """Median time of one launch as a prediction counts it: a scheduler that a server runs once for all layers of a
+        step is left out, although a recording of one layer has it with every launch."""
+        step_s, scheduler = self.group.step_s, self.group.scheduler_time
+        if step_s is None or scheduler is None or self.plan is None:
+            return step_s
+        if not traits_of(self.plan.engine).schedules_once_a_step or scheduler.launches < self.group.launches:
+            return step_s
+        return step_s - (scheduler.median_s or 0.0)
 
     @property
     def to_set(self) -> str:
@@ -170,7 +182,7 @@ class JudgedLaunch:
         A setting counts only where its predicted time is well below the measured one: where the model is wrong about
         this launch, it gives no advice.
         """
-        advice, measured = self.against_model.advice, self.group.step_s
+        advice, measured = self.against_model.advice, self.measured_s
         if advice is None or advice.setting is None or advice.then_s is None or measured is None:
             return ""
         then_s = advice.then_s / (self.layers or 1)

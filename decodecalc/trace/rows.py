@@ -66,6 +66,7 @@ def row_of(audit: JudgedLaunch) -> dict[str, Any]:
         **_timing("merge", group.merge_time),
         **_timing("scheduler", group.scheduler_time),
         "step_s": group.step_s,
+        "measured_s": audit.measured_s,
         "total_s": group.total_s,
         "share_of_kernel_time": audit.share,
         "kv_read_bytes": audit.kv_read_bytes,

@@ -31,7 +31,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "--context", "2000",
     ),
 }  # fmt: skip
-FIGURED = [name for name in COMMANDS if name != "serve"]
 WIDTHS = (1280, 800, 400)
 
 
@@ -70,7 +69,7 @@ def test_a_page_needs_nothing_from_elsewhere(pages: dict[str, Path], name: str) 
     assert 'src="' not in text
 
 
-@pytest.mark.parametrize("name", FIGURED)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_has_a_figure_with_a_question_and_a_caption(pages: dict[str, Path], name: str) -> None:
     """The picture stands above the table and can be read out."""
     text = pages[name].read_text()
