@@ -34,6 +34,7 @@ LAYERS = (
             "safetext",
             "files",
             "csvtext",
+            "keyshare",
             "geometry",
             "batch",
             "kvcache",

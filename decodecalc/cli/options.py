@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from decodecalc.cli.output import SORT, VERBOSE
+from decodecalc.keyshare import EXCHANGES
 from decodecalc.request import DEFAULT_GPU
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +47,20 @@ layer_options = _stack(
         "--mla", is_flag=True, help="Multi-head latent attention: one cached vector per token is both key and value."
     ),
     click.option("--tp", type=int, default=1, show_default=True, help="The tensor-parallel degree."),
+    click.option(
+        "--dcp",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Ranks, among those of --tp, that divide the keys of every request (decode context parallelism).",
+    ),
+    click.option("--dcp-interleave", type=int, help="With --dcp: neighbouring keys that lie on one rank. [default: 1]"),
+    click.option(
+        "--dcp-exchange",
+        type=click.Choice(EXCHANGES),
+        help="With --dcp: merge the ranks' outputs by an all-gather and a reduce-scatter, or by an all-to-all. "
+        "[default: ag_rs]",
+    ),
     click.option("--as-dense", is_flag=True, help="Plan sparse layers as if they read every key."),
 )
 cache_options = _stack(

@@ -88,6 +88,9 @@ class Traits:
     sparse: bool = False
     """Whether the kernel reads lists of gathered keys. It then plans sparse layers, and `Batches` counts the entries of
     the lists."""
+    returns_lse: bool = False
+    """Whether the kernel hands out the log-sum-exp of every row, without which its output cannot be merged with that of
+    another rank's keys. A policy whose versions differ overrides `Policy.returns_lse`."""
 
     @property
     def count_option(self) -> str | None:

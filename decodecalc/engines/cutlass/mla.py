@@ -168,6 +168,7 @@ class CutlassMla(Policy):
         split_setting=SplitSetting("FORCE_NUM_KV_SPLITS={splits}", "num_kv_splits_arg", "vLLM"),
         by_hand_option="num_kv_splits_arg",
         partition=Partition(rule=COUNT),
+        returns_lse=True,
     )
 
     def combinations(self, options: CutlassMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:

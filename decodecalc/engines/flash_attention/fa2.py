@@ -228,6 +228,7 @@ class FlashAttention2(Policy):
         split_setting=SplitSetting("num_splits={splits}", "num_splits_arg"),
         invariant_option=("batch_invariant", True),
         partition=Partition(rule=COUNT),
+        returns_lse=True,
     )
     rule = (
         "One query token, a group, no window, no ALiBi: the group becomes query rows (heads = kv_heads, rows = group). "

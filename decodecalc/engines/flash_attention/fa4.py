@@ -172,6 +172,7 @@ class FlashAttention4(Policy):
         graph_option=("cuda_graph", True),
         partition=Partition(rule=COUNTS),
         sparse=True,
+        returns_lse=True,
     )
 
     def graph_options(self, version: PolicyVersion) -> Mapping[str, Any]:

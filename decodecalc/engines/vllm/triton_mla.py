@@ -144,6 +144,7 @@ class VllmTritonMla(Policy):
         invariant_option=("batch_invariant", True),
         longest_option="captured_max_len",
         partition=Partition(rule=COUNT, unit_keys=1),
+        returns_lse=True,
     )
 
     def combinations(self, options: VllmTritonMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:
