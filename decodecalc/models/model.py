@@ -1,8 +1,8 @@
 """A model as the planning of decode attention sees it: groups of layers that share a geometry, whole or for one rank.
 
 Limits: one rank holds 1/tp of the query heads of every layer (Megatron-style tensor parallelism), or under decode
-context parallelism the heads of its whole group over a share of the keys. Pipeline and data parallelism do not change the
-geometry of a layer and are not modelled.
+context parallelism the heads of its whole group over a share of the keys. Pipeline and data parallelism do not change
+the geometry of a layer and are not modelled.
 """
 
 from __future__ import annotations

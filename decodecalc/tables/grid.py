@@ -14,6 +14,7 @@ from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.columns import ranging, scenario_columns
 from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
 from decodecalc.tables.memory import cautions
+from decodecalc.tables.ranks import rank_columns, rank_notes
 from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary
 from decodecalc.tables.text import absent, counted, sentence
 
@@ -25,6 +26,7 @@ def grid_table(request: Request) -> Table:
     """Every plan of the request as one row; engines that refuse the scenario come last, with the reason."""
     s = request.scenarios
     cases: set[int] = set()
+    plans: list[LaunchPlan] = []
     rows: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
     for item in s.plans():
@@ -32,13 +34,14 @@ def grid_table(request: Request) -> Table:
             refused.append(_refused_row(item, s.gpu.sm_count))
         else:
             cases.add(item.case)
-            rows.append(_row(item))
+            rows.append({**_row(item), **rank_columns(item.plan)})
+            plans.append(item.plan)
     mark_defaults(request, rows)
     if len(s.engines) > 1:
         rows = in_order(rows, lambda row: -row["sm_coverage"])
     closed, open_ = _gates(rows) if len(s.engines) <= 2 else ([], [])
     reasons, details = absent((r["engine"], r["gates"][0]["reason"]) for r in refused)
-    notes = [*cautions(request), *closed, *_unplanned(request), *reasons, *_further(request)]
+    notes = [*cautions(request), *rank_notes(request, plans), *closed, *_unplanned(request), *reasons, *_further(request)]
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(cases) == 1:
         notes += _extra_kernels(rows) + _rereads(rows) + _invariance(rows)

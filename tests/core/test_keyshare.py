@@ -47,7 +47,8 @@ def test_arrays_count_what_numbers_count(share: KeyShare, keys: list[int]) -> No
 
 @given(batches(), st.sampled_from([2, 4, 8]), st.sampled_from([1, 64]))
 def test_a_rank_sees_its_share(batch: dc.Batch, ranks: int, interleave: int) -> None:
-    """Batches of all ranks sum up to the whole, one by one and as arrays, and the lengths of the sequences stay known."""
+    """Batches of all ranks sum up to the whole, one by one and as arrays, and the lengths of the sequences stay
+    known."""
     geo = dc.Geometry(16 * ranks, 1, 576, 512, mla=True, share=KeyShare(ranks, interleave))
     seen = [batch.seen_by(geo, rank) for rank in range(ranks)]
     assert tuple(map(sum, zip(*(one.seq_lens for one in seen)))) == batch.seq_lens
@@ -109,7 +110,8 @@ def test_bad_shares_are_refused(make: object) -> None:
 
 @pytest.mark.parametrize("engine", engine_names())
 def test_a_kernel_that_keeps_its_log_sum_exp_refuses(engine: str) -> None:
-    """What cannot be merged is refused with its own code, by plan and by arrays; the others plan or refuse otherwise."""
+    """What cannot be merged is refused with its own code, by plan and by arrays; the others plan or refuse
+    otherwise."""
     policy = load_policy(engine)
     geo = dc.Geometry(8, 1, 128, share=KeyShare(2))
     for version in policy.versions:

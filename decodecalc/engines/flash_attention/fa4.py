@@ -173,6 +173,7 @@ class FlashAttention4(Policy):
         partition=Partition(rule=COUNTS),
         sparse=True,
         returns_lse=True,
+        own_keys_apart=True,  # vLLM's _forward_with_dcp (flash_attn.py) is the one server's path that divides keys
     )
 
     def graph_options(self, version: PolicyVersion) -> Mapping[str, Any]:
