@@ -35,6 +35,8 @@ class KeyShare:
     """Keys of a run: so many neighbouring keys lie on one rank before the next rank takes its turn."""
     exchange: str = AG_RS
     """How partial states are merged: one of `EXCHANGES`."""
+    replicated: bool = False
+    """Whether every rank computes the queries of the whole group by itself, so that none are gathered."""
 
     def __post_init__(self) -> None:
         for name, low, high in (("ranks", 2, MOST_RANKS), ("interleave", 1, 1 << 24)):

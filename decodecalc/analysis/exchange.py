@@ -1,8 +1,8 @@
 """What the ranks of decode context parallelism exchange for one layer of one step, and the kernels around it.
 
-Before stage 1 a rank gathers the queries of its group: it needs every query head, because it alone has its keys. After
-it the partial outputs are merged, each weighted by its share of the softmax, w_r = exp(lse_r - lse) with
-lse = log sum_r exp(lse_r). Two ways are in use:
+Before stage 1 a rank gathers the queries of its group (unless every rank computes them all): it needs every query head,
+because it alone has its keys. After it the partial outputs are merged, each weighted by its share of the softmax, w_r =
+exp(lse_r - lse) with lse = log sum_r exp(lse_r). Two ways are in use:
 
 - `ag_rs`: an all-gather of the log-sum-exps, a kernel that scales the own output by w_r, and a reduce-scatter that adds
   the outputs and leaves each rank its own heads;
@@ -124,8 +124,10 @@ def exchange_arrays(geo: Geometry, kv: KvCache, tokens: Any, own_keys_apart: boo
     queries = tokens * heads * int(geo.head_dim * kv.query_element_bytes)
     outputs, sums = tokens * heads * geo.v_dim * OUTPUT_BYTES, tokens * heads * LSE_BYTES
     apart = tokens > 1
-    collectives = [Collective(ALL_GATHER, "queries", queries, ranks)]
-    kernels = [SideKernel("put the gathered queries in order", 2 * queries, apart)]
+    collectives, kernels = [], []
+    if not share.replicated:
+        collectives.append(Collective(ALL_GATHER, "queries", queries, ranks))
+        kernels.append(SideKernel("put the gathered queries in order", 2 * queries, apart))
     if share.exchange == AG_RS:
         collectives += [
             Collective(ALL_GATHER, "log-sum-exps", sums * ranks, ranks),
