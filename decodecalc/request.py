@@ -24,10 +24,11 @@ from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.keyshare import AG_RS, KeyShare
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
+from decodecalc.prefix import check_prefix
 from decodecalc.sanity import sanity_lines
 from decodecalc.scenario import Scenarios, make_scenarios
 from decodecalc.sizes import check_plans, check_ragged, check_steps
-from decodecalc.units import parse_counts
+from decodecalc.units import parse_count, parse_counts
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -281,6 +282,12 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     )
     if values["page_size"] is None:
         scenarios = scenarios.on_imposed_pages()
+    if values.get("shared_prefix") is not None:
+        shared = parse_count(values["shared_prefix"], "--shared-prefix")
+        for group in layers.layer_groups:
+            for batch in batches if shared else ():
+                check_prefix(group.geometry, batch, shared)
+        scenarios = replace(scenarios, shared_prefix=shared)
     check_plans(
         len(batches),
         sum(batch.size for batch in batches),
@@ -305,6 +312,8 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
             inputs[key] = parse_counts(values[key] or default, key)
     else:
         inputs["seq_lens"] = list(batches[0].seq_lens)
+    if scenarios.shared_prefix:
+        inputs["shared_prefix"] = scenarios.shared_prefix
     if layers.share is not None:
         inputs["dcp"] = layers.share.to_dict()
     given = values["batch"] is not None or values["context"] is not None

@@ -37,6 +37,7 @@ LAYERS = (
             "keyshare",
             "geometry",
             "batch",
+            "prefix",
             "kvcache",
             "sizes",
         ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.options import html_option, output_options, prefix_option, scenario_options
 from decodecalc.cli.output import emit_with_page
 from decodecalc.engines.registry import SERVED_HERE
 from decodecalc.request import resolve
@@ -16,6 +16,7 @@ from decodecalc.request import resolve
     "grid", epilog="Example:  decodecalc grid --model llama3-8b --gpu h200 --batch 1,4,16,17,64 --engine vllm-triton"
 )
 @scenario_options
+@prefix_option
 @html_option
 @output_options
 def command(format_: str, output: str | None, html: str | None, **values: Any) -> None:

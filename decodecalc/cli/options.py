@@ -103,6 +103,12 @@ batch_options = _stack(
         help="Query tokens per request; more than 1 means speculative decoding.",
     ),
 )
+prefix_option = click.option(
+    "--shared-prefix",
+    default=None,
+    metavar="KEYS",
+    help="The first keys that all requests share, attended once for all of them: 4096, or 4k.",
+)
 engine_options = _stack(
     click.option(
         "--engine",

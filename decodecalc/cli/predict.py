@@ -6,13 +6,16 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.options import html_option, output_options, prefix_option, scenario_options
 from decodecalc.cli.output import emit_with_page
-from decodecalc.request import resolve
+from decodecalc.errors import InputError
+from decodecalc.request import Request, resolve
+from decodecalc.tables.table import Table
 
 
 @click.command("predict", epilog="Example:  decodecalc predict --model llama3-8b --gpu h200 --context 2k,32k --l2 cold")
 @scenario_options
+@prefix_option
 @click.option(
     "--kernel",
     type=click.Choice(["own", "bundled", "both"]),
@@ -67,5 +70,17 @@ def command(
     from decodecalc.tables.predict import predict_table
 
     request = resolve(values)
-    table = predict_table(request, kernel, l2, launch, calibration, provenance, stand_in)
+    if request.scenarios.shared_prefix:
+        table = _shared(request, kernel, l2, launch, calibration, provenance or stand_in)
+    else:
+        table = predict_table(request, kernel, l2, launch, calibration, provenance, stand_in)
     emit_with_page(table, format_, output, html, model=request.layers.model, gpu=request.scenarios.gpu)
+
+
+def _shared(request: Request, kernel: str, l2: str, launch: str, calibration: str | None, more: bool) -> Table:
+    """The table of a step with a shared prefix; InputError for options that it has no columns for."""
+    from decodecalc.tables.prefix import prefix_table
+
+    if more or kernel == "both":
+        raise InputError("--shared-prefix shows one kernel: leave --provenance and --stand-in out, and give no both")
+    return prefix_table(request, kernel, l2, launch, calibration)

@@ -10,6 +10,7 @@ from decodecalc.analysis.occupancy import first_split_change, occupancy
 from decodecalc.analysis.traffic import traffic
 from decodecalc.engines.registry import ALL, SERVED_HERE, engine_names
 from decodecalc.launch.plan import LaunchPlan
+from decodecalc.prefix import WHOLE
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.columns import ranging, scenario_columns
 from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
@@ -34,7 +35,8 @@ def grid_table(request: Request) -> Table:
             refused.append(_refused_row(item, s.gpu.sm_count))
         else:
             cases.add(item.case)
-            rows.append({**_row(item), **rank_columns(item.plan)})
+            part = {} if item.part == WHOLE else {"part": item.part, "shared_prefix": s.shared_prefix}
+            rows.append({**_row(item), **part, **rank_columns(item.plan)})
             plans.append(item.plan)
     mark_defaults(request, rows)
     if len(s.engines) > 1:
@@ -124,6 +126,7 @@ def _same(values: tuple[int, ...]) -> int | list[int]:
 
 def _row(item: Planned) -> dict[str, Any]:
     plan = item.plan
+    seen = item.batch if item.part == WHOLE else plan.batch
     o = occupancy(plan)
     invariant = invariant_plan(plan)
     return {
@@ -135,9 +138,9 @@ def _row(item: Planned) -> dict[str, Any]:
         "kv_heads": plan.geometry.kv_heads,
         "head_dim": plan.geometry.head_dim,
         "window": plan.geometry.window,
-        "batch": item.batch.size,
-        "context": item.batch.max_seq_len,
-        "q_len": item.batch.max_q_len,
+        "batch": seen.size,
+        "context": seen.max_seq_len,
+        "q_len": seen.max_q_len,
         "path": plan.path,
         "kernel": plan.stage1.name,
         "grid": list(plan.stage1.grid),
