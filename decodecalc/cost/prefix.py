@@ -5,6 +5,10 @@
 Both launches are predicted like any other, with their own launch, start and merge. The side kernels are the merge of
 the two outputs of every (token, head), and for a kernel that folds query tokens into heads the copy that does so,
 unless the layer has one KV head.
+
+A server keeps a shared prefix once, in pages that all requests point to. The whole step then asks for these keys once a
+request, but where they fit the L2 the memory delivers them once: T(whole) takes the bytes from the memory at its rate
+and all that is asked for at the L2's (`on_shared_pages`). Larger prefixes count as read again for every request.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ class SharedPrefix(Shown):
     keys: int
     """Keys that all requests share."""
     whole: tuple[LaunchPlan, Prediction]
-    """The step without sharing."""
+    """The step without sharing, as if every request had keys of its own."""
+    whole_s: float | None
+    """Time of a layer without sharing, of requests that point to the same pages."""
     prefix: tuple[LaunchPlan, Prediction]
     """The launch over the shared keys."""
     suffix: tuple[LaunchPlan, Prediction]
@@ -59,7 +65,8 @@ class SharedPrefix(Shown):
 
     @property
     def saved_bytes(self) -> int:
-        """Keys and values that are not read again, less what the side kernels move."""
+        """Keys and values that are not asked for again (of which the L2 may have held some), less what the side kernels
+        move."""
         read = sum(traffic(plan).kv_read_bytes for plan, _ in (self.prefix, self.suffix))
         moved = sum(kernel.moved_bytes for kernel in self.kernels)
         return int(traffic(self.whole[0]).kv_read_bytes - read - moved)
@@ -69,11 +76,6 @@ class SharedPrefix(Shown):
         """Time of a layer with the prefix attended apart; None where the kernel was not calibrated."""
         times = [p.total_s for _, p in (self.prefix, self.suffix)]
         return None if None in times else sum(t for t in times if t is not None) + self.kernels_s
-
-    @property
-    def whole_s(self) -> float | None:
-        """Time of a layer without sharing."""
-        return self.whole[1].total_s
 
     @property
     def saved_s(self) -> float | None:
@@ -95,6 +97,7 @@ class SharedPrefix(Shown):
         return {
             "keys": self.keys,
             "whole_s": self.whole_s,
+            "whole_apart_s": self.whole[1].total_s,
             "prefix_s": self.prefix[1].total_s,
             "suffix_s": self.suffix[1].total_s,
             "kernels": [kernel.to_dict() for kernel in self.kernels],
@@ -145,14 +148,31 @@ def share_prefix(
     beside = side_kernels(geo, batch, kv, folds)
     rate = known.parameters["l2_bytes_per_s"].number
     each = known.parameters["launch_stream_s"].number if launch == "stream" else 0.0
+    whole = timed(geo, batch)
     return SharedPrefix(
         keys=keys,
-        whole=timed(geo, batch),
+        whole=whole,
+        whole_s=on_shared_pages(*whole, keys, known, l2),
         prefix=timed(prefix.geometry, prefix.batch),
         suffix=timed(suffix.geometry, suffix.batch),
         kernels=beside,
         kernels_s=sum(max(SIDE_KERNEL_S, each) + kernel.moved_bytes / rate for kernel in beside),
     )
+
+
+def on_shared_pages(plan: LaunchPlan, found: Prediction, keys: int, calibration: Calibration, l2: str) -> float | None:
+    """Time of one layer whose requests keep their first `keys` keys once, in pages that all of them point to."""
+    kept = keys * plan.kv.bytes_per_key(plan.geometry)
+    number = {name: parameter.number for name, parameter in calibration.parameters.items()}
+    if found.total_s is None or l2 != "cold" or kept > number["l2_capacity_bytes"]:
+        return found.total_s
+    asked = traffic(plan).kv_read_bytes
+    once = max(asked - (plan.batch.size - 1) * kept, kept)
+    stream, work = found.terms["stream_s"], found.terms["stream_s"] + found.terms["latency_s"]
+    power = number["overlap_exponent"]
+    alone = max(work**power - stream**power, 0.0)
+    moved = max(stream * once / asked, asked / number["l2_bytes_per_s"])
+    return found.total_s - work + min((alone + min(moved, stream) ** power) ** (1 / power), work)
 
 
 def prefix_break_even(policy: Policy, geo: Geometry, own: Batch, kv: KvCache, gpu: Gpu, **how: Any) -> int | None:

@@ -72,7 +72,9 @@ class Axes(Shown):
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if f.name not in ("splits", "options", "eager", "own_pages", "dcp_interleave") and not getattr(self, f.name):
+            if f.name not in ("splits", "options", "eager", "own_pages", "dcp_interleave") and not getattr(
+                self, f.name
+            ):
                 raise InputError(f"axis {f.name} is empty")
         for name in ("batches", "contexts", "q_lens"):
             if min(getattr(self, name)) < 1:

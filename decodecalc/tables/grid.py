@@ -43,7 +43,14 @@ def grid_table(request: Request) -> Table:
         rows = in_order(rows, lambda row: -row["sm_coverage"])
     closed, open_ = _gates(rows) if len(s.engines) <= 2 else ([], [])
     reasons, details = absent((r["engine"], r["gates"][0]["reason"]) for r in refused)
-    notes = [*cautions(request), *rank_notes(request, plans), *closed, *_unplanned(request), *reasons, *_further(request)]
+    notes = [
+        *cautions(request),
+        *rank_notes(request, plans),
+        *closed,
+        *_unplanned(request),
+        *reasons,
+        *_further(request),
+    ]
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(cases) == 1:
         notes += _extra_kernels(rows) + _rereads(rows) + _invariance(rows)

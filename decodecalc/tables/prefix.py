@@ -10,8 +10,9 @@ from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prefix import SharedPrefix, prefix_break_even, share_prefix
 from decodecalc.errors import DecodecalcError
 from decodecalc.servers.prefix import prefix_rules
+from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import because
+from decodecalc.tables.text import absent, sentence
 from decodecalc.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 NOTES = (
     "shared time is the sum of three parts: the launch over the shared keys, the launch over each request's own keys, "
     "and the kernels beside them, which merge the two outputs. Times are for one layer.",
+    "whole time is for requests that point to the same pages of the prefix: where it fits the L2, the memory delivers "
+    "it once.",
     "least prefix is the number of shared keys from which on sharing is predicted to take less time, at these "
     "requests' own keys.",
 )
@@ -31,7 +34,7 @@ def prefix_table(request: Request, kernel: str, l2: str, launch: str, calibratio
     s = request.scenarios
     known = load_calibration(calibration, s.gpu)
     rows: list[dict[str, Any]] = []
-    refused: list[str] = []
+    refused: list[tuple[str, str]] = []
     rules: list[str] = []
     for group in s.layer_groups:
         for batch in s.batches:
@@ -48,7 +51,7 @@ def prefix_table(request: Request, kernel: str, l2: str, launch: str, calibratio
                 except DecodecalcError as error:
                     if len(s.engines) == 1:
                         raise
-                    refused.append(f"not shown: {because(policy.name, str(error))}")
+                    refused.append((policy.name, str(error)))
                 else:
                     rows.append(_row(found, group, batch, least))
     inputs = {**request.inputs, "kernel": kernel, "l2": l2, "launch": launch, "calibration": known.label}
@@ -64,8 +67,18 @@ def prefix_table(request: Request, kernel: str, l2: str, launch: str, calibratio
     ]
     lines = [f"The L2 is {l2}; calibration: {known.label}"]
     heading = [*request.heading, f"the requests of a batch share their first {s.shared_prefix} keys"]
-    notes = [*verdicts, *lines, *NOTES, *dict.fromkeys(rules), *dict.fromkeys(refused)]
-    return Table("predict", inputs, rows, _columns(rows), heading, notes)
+    reasons, details = absent(refused)
+    answer, *others = [sentence(verdict) for verdict in verdicts] or [""]
+    return Table(
+        "predict",
+        inputs,
+        rows,
+        _columns(rows),
+        heading,
+        [*cautions(request), *others, *dict.fromkeys(rules), *reasons, *lines, *NOTES],
+        answer=answer,
+        details=details,
+    )
 
 
 def _row(found: SharedPrefix, group: LayerGroup, batch: Batch, least: int | None) -> dict[str, Any]:
@@ -89,6 +102,7 @@ def _row(found: SharedPrefix, group: LayerGroup, batch: Batch, least: int | None
         "shared_read_bytes": traffic(prefix[0]).kv_read_bytes + traffic(suffix[0]).kv_read_bytes,
         "saved_bytes": found.saved_bytes,
         "whole_s": found.whole_s,
+        "whole_apart_s": whole[1].total_s,
         "prefix_s": prefix[1].total_s,
         "suffix_s": suffix[1].total_s,
         "side_kernels_s": found.kernels_s,

@@ -75,7 +75,7 @@ def test_a_sweep_over_ranks() -> None:
 
 def test_engines_that_cannot_merge_are_named() -> None:
     """A table of all engines says which of them keep their log-sum-exp."""
-    text = _run("grid", *BASE, "--dcp", "2", "--engine", "all")
+    text = _run("grid", *BASE, "--dcp", "2", "--engine", "all", "-v")
     assert "tensorrt-llm-xqa" in text
     assert "log-sum-exp" in text
 

@@ -159,3 +159,13 @@ def test_bad_input(words: list[str], says: str) -> None:
     result = CliRunner().invoke(cli, ["predict", *BASE, "--engine", "bundled", *words])
     assert isinstance(result.exception, dc.InputError)
     assert says in str(result.exception)
+
+
+def test_shared_pages_come_from_the_l2() -> None:
+    """A prefix that fits the L2 is delivered once by the memory in the whole step too; a larger one is not."""
+    policy, gpu = load_policy("bundled"), load_gpu("h200")
+    small = share_prefix(policy, LLAMA, dc.Batch.uniform(32, 5120), 4096, KV, gpu)
+    assert small.whole_s is not None
+    assert small.whole_s < 0.9 * small.whole[1].known_s
+    large = share_prefix(policy, LLAMA, dc.Batch.uniform(4, 33000), 32000, KV, gpu)
+    assert large.whole_s == large.whole[1].total_s
