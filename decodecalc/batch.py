@@ -31,8 +31,8 @@ class Batch(Shown):
     """Query tokens of each request [R]; 1 each unless tokens are drafted. The constructor takes one number for
     all as well."""
     contexts: tuple[int, ...] | None
-    """Keys of each request's sequence [R] where `seq_lens` counts gathered entries (`seen_by` makes such a
-    batch); else None."""
+    """Keys of each request's sequence [R] where `seq_lens` counts gathered entries, or one rank's share of the keys
+    (`seen_by` makes such a batch); else None."""
 
     def __init__(
         self, seq_lens: Iterable[int], q_lens: int | Sequence[int] = 1, contexts: Iterable[int] | None = None
@@ -53,18 +53,20 @@ class Batch(Shown):
         object.__setattr__(self, "q_lens", qs)
         object.__setattr__(self, "contexts", None if contexts is None else tuple(contexts))
 
-    def seen_by(self, geometry: Geometry) -> Batch:
+    def seen_by(self, geometry: Geometry, rank: int = 0) -> Batch:
         """The batch as the kernel of this layer sees it. For a sparse layer every request has a list of gathered
-        entries.
+        entries, and under context parallelism the keys of this rank (rank 0 has the most).
 
         >>> from decodecalc.geometry import Gather
         >>> Batch([5000]).seen_by(Geometry(16, 1, 576, 512, mla=True, gather=Gather(topk=2048))).seq_lens
         (2048,)
         """
-        gather = geometry.gather
-        if gather is None or self.contexts is not None:
+        gather, share = geometry.gather, geometry.share
+        if self.contexts is not None:
             return self
-        return Batch([gather.keys(n) for n in self.seq_lens], self.q_lens, self.seq_lens)
+        if share is not None:
+            return Batch([share.local(n, rank) for n in self.seq_lens], self.q_lens, self.seq_lens)
+        return self if gather is None else Batch([gather.keys(n) for n in self.seq_lens], self.q_lens, self.seq_lens)
 
     @classmethod
     def uniform(cls, batch: int = 1, context: int = 2560, q_len: int = 1) -> Batch:

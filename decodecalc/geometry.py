@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from decodecalc.errors import InputError
+from decodecalc.keyshare import KeyShare
 from decodecalc.values import Shown
 
 MAX_HEADS = 1 << 16
@@ -150,6 +151,9 @@ class Geometry(Shown):
     gather: Gather | None = None
     """For a sparse layer: the list of cache entries that a query reads, and the keys near it. None where every
     key is read."""
+    share: KeyShare | None = None
+    """For context parallelism: how the keys of a request are divided over ranks. `q_heads` then counts the heads that
+    the rank has gathered. None where every rank holds all keys of its KV heads."""
 
     def __post_init__(self) -> None:
         for name, high in (("q_heads", MAX_HEADS), ("kv_heads", MAX_HEADS), ("head_dim", MAX_HEAD_DIM)):
@@ -165,6 +169,15 @@ class Geometry(Shown):
             )
         if self.gather is not None and self.window is not None:
             raise InputError("a sparse layer has no window: give the nearest keys as the window of `gather`")
+        if self.share is not None and (self.window is not None or self.gather is not None):
+            raise InputError(
+                "context parallelism divides layers that read every key: not those with a window, nor sparse ones"
+            )
+        if self.share is not None and self.group % self.share.ranks:
+            raise InputError(
+                f"every one of the {self.share.ranks} ranks brings equally many of the {self.group} query heads of a "
+                "KV head"
+            )
         if self.mla and self.head_dim_v > self.head_dim:  # type: ignore[operator]
             raise InputError("an MLA value is a view of its latent: head_dim_v cannot exceed head_dim")
 

@@ -24,12 +24,14 @@ from decodecalc.engines.registry import (
     traits_of,
 )
 from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.keyshare import AG_RS, KeyShare
 from decodecalc.kvcache import KvCache
 from decodecalc.models import LayerGroup, Model
+from decodecalc.prefix import check_prefix
 from decodecalc.sanity import sanity_lines
 from decodecalc.scenario import Scenarios, make_scenarios
 from decodecalc.sizes import check_plans, check_ragged, check_steps
-from decodecalc.units import parse_counts
+from decodecalc.units import parse_count, parse_counts
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -108,6 +110,7 @@ class Layers(NamedTuple):
     model: Model | None
     model_kv_heads: int | None
     warnings: tuple[str, ...]
+    share: KeyShare | None = None
 
 
 def resolve_layers(values: dict[str, Any]) -> Layers:
@@ -136,14 +139,28 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
             )
         geometry = Geometry(q_heads, kv_heads, head_dim, values["head_dim_v"], values["window"], mla=values["mla"])
         model = Model("custom", "custom", 1, (LayerGroup("all", 1, geometry),), kv_heads)
-    rank = model.shard(tp)
+    share = resolve_share(values)
+    rank = model.shard(tp, 1 if share is None else share)
     groups, warnings = rank.layer_groups, tuple(model.warnings)
     if values.get("as_dense") and any(group.geometry.gather for group in groups):
         names = ", ".join(group.name for group in groups if group.geometry.gather)
         groups = tuple(replace(group, geometry=group.geometry.as_dense()) for group in groups)
         warnings += (f"{names} layers read only the keys of a list; they are planned as if they read every key",)
     label = model.name if q_heads is None else f"{geometry.q_heads}/{geometry.kv_heads}/{geometry.head_dim}"
-    return Layers(label, groups, tp, model, rank.model_kv_heads, warnings)
+    return Layers(label, groups, tp, model, rank.model_kv_heads, warnings, share)
+
+
+def resolve_share(values: dict[str, Any]) -> KeyShare | None:
+    """How --dcp divides the keys of a request over ranks; None where it does not."""
+    ranks, interleave, exchange = values.get("dcp", 1), values.get("dcp_interleave"), values.get("dcp_exchange")
+    if ranks == 1:
+        for name, given in (("--dcp-interleave", interleave), ("--dcp-exchange", exchange)):
+            if given is not None:
+                raise InputError(f"{name} says how --dcp divides the keys; give --dcp too")
+        return None
+    if ranks < 1:
+        raise InputError(f"--dcp must be at least 1, not {ranks}")
+    return KeyShare(ranks, 1 if interleave is None else interleave, exchange or AG_RS)
 
 
 def resolve_gpu(name: str | None) -> Gpu:
@@ -246,7 +263,9 @@ class Request(NamedTuple):
         """What was asked, and which defaults filled the gaps."""
         s = self.scenarios
         name = self.layers.label + (f" TP {self.layers.tp}" if self.layers.tp > 1 else "")
-        others = [f"{page} for {name}" for name, page in s.imposed_pages().items()]
+        if self.layers.share is not None:
+            name += f" DCP {self.layers.share.ranks}"
+        others = [f"{page} for {engine}" for engine, page in s.imposed_pages().items()]
         kv = f"KV {s.kv.dtype}, page {s.kv.page_size}" + (f" ({', '.join(others)})" if others else "")
         lines = [f"{name} on {s.gpu.name} ({s.gpu.sm_count} SMs), {kv}"]
         if self.defaults:
@@ -299,6 +318,12 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     )
     if values["page_size"] is None:
         scenarios = scenarios.on_imposed_pages()
+    if values.get("shared_prefix") is not None:
+        shared = parse_count(values["shared_prefix"], "--shared-prefix")
+        for group in layers.layer_groups:
+            for batch in batches if shared else ():
+                check_prefix(group.geometry, batch, shared)
+        scenarios = replace(scenarios, shared_prefix=shared)
     check_plans(
         len(batches),
         sum(batch.size for batch in batches),
@@ -323,6 +348,10 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
             inputs[key] = parse_counts(values[key] or default, key)
     else:
         inputs["seq_lens"] = list(batches[0].seq_lens)
+    if scenarios.shared_prefix:
+        inputs["shared_prefix"] = scenarios.shared_prefix
+    if layers.share is not None:
+        inputs["dcp"] = layers.share.to_dict()
     given = values["batch"] is not None or values["context"] is not None
     used = _defaults_used(values, default_engine, layers.model)
     return Request(layers, scenarios, inputs, used, warnings, given)

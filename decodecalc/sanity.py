@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
 
-def replication_lines(model: Model, tp: int) -> list[str]:
-    """Where tensor parallelism copies KV heads instead of dividing them."""
+def replication_lines(model: Model, tp: int, dcp: int = 1) -> list[str]:
+    """Where tensor parallelism copies KV heads instead of dividing them. dcp: ranks that divide the keys instead."""
     if tp == 1:
         return []
     lines = []
     for group in model.layer_groups:
-        copies = model.replicas(group, tp)
+        copies = model.replicas(group, tp) // dcp
         name = "" if len(model.layer_groups) == 1 else f"{group.name} layers: "
-        if copies > 1 and group.geometry.mla:
+        if copies > 1 and group.geometry.mla and dcp > 1:
+            lines.append(f"{name}{copies} of the {tp} ranks hold the same keys of the latent cache")
+        elif copies > 1 and group.geometry.mla:
             lines.append(f"{name}every one of the {tp} ranks holds the whole latent cache")
         elif copies > 1:
             heads = group.geometry.kv_heads
@@ -41,9 +43,9 @@ def kept_bytes(model: Model, groups: Sequence[LayerGroup], batch: Batch, kv: KvC
     """
     total = 0.0
     for whole, group in zip(model.layer_groups, groups, strict=True):
-        layers, gather = model.stored_layers(whole), group.geometry.gather
+        layers, gather, share = model.stored_layers(whole), group.geometry.gather, group.geometry.share
         keys = 0
-        for length in batch.seq_lens:
+        for length in batch.seq_lens if share is None else map(share.local, batch.seq_lens):
             if gather is not None and gather.compress:
                 kept = length // gather.compress + min(length, gather.window or 0)
             else:
@@ -65,7 +67,8 @@ def sanity_lines(
             f"{longest} keys are more than the {model.max_position} positions that {model.name} is made for: a server "
             f"refuses such a request"
         )
-    lines += replication_lines(model, tp)
+    share = groups[0].geometry.share if groups else None
+    lines += replication_lines(model, tp, 1 if share is None else share.ranks)
     capacity = gpu.capacity_bytes
     if capacity is None:
         return lines

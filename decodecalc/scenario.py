@@ -13,6 +13,7 @@ from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.launch.policy import Policy
 from decodecalc.models import LayerGroup
+from decodecalc.prefix import WHOLE, parts
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -33,13 +34,15 @@ class Refusal(NamedTuple):
 class Planned(NamedTuple):
     """One plan with the layer group it is for and the batch as the user gave it (before chunking).
 
-    case numbers the (layer group, batch) pair within its `Scenarios`.
+    case numbers the (layer group, batch) pair within its `Scenarios`. part: which launch of a step with a shared prefix
+    it is (`prefix.Part`).
     """
 
     case: int
     layer_group: LayerGroup
     batch: Batch
     plan: LaunchPlan
+    part: str = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Scenarios:
     model_kv_heads: the model-wide KV-head count of the rank, for engines whose rule looks at it. excluded: (engine,
     code, reason) of those that `all` left out because they serve other layers or other GPUs. place: what servers'
     choices depend on, for the marks of a table. first: (engine, version) of those that the asked server runs.
+    shared_prefix: keys that all requests of every batch share, and that are attended apart; 0 for none.
     """
 
     layer_groups: tuple[LayerGroup, ...]
@@ -62,6 +66,7 @@ class Scenarios:
     excluded: tuple[tuple[str, str, str], ...] = ()
     place: Place | None = None
     first: tuple[tuple[str, str], ...] = ()
+    shared_prefix: int = 0
 
     def __post_init__(self) -> None:
         known = {name for policy, _ in self.engines for name in policy.option_names()}
@@ -106,11 +111,20 @@ class Scenarios:
             if policy.preset_page not in (None, self.kv.page_size)
         }
 
-    def plan(self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None) -> LaunchPlan:
-        """One plan. GateError when the engine refuses the scenario."""
-        seen = group.seen_batch(batch)
+    def step_plans(
+        self, group: LayerGroup, batch: Batch, policy: Policy, version: str | None
+    ) -> list[tuple[str, LaunchPlan]]:
+        """The plan of a step, or those of its parts where a prefix is shared: (part, plan). GateError when the engine
+        refuses the scenario."""
+        if self.shared_prefix and group.chunk is not None:
+            raise InputError("a shared prefix needs layers that read every key: not those with chunks")
+        step = parts(group.geometry, group.seen_batch(batch), self.shared_prefix, policy.traits.folds_queries)
+        options = self.options_of(policy)
         try:
-            return policy.plan(group.geometry, seen, self.kv, self.gpu, self.options_of(policy), version)
+            return [
+                (part.name, policy.plan(part.geometry, part.batch, self.kv, self.gpu, options, version))
+                for part in step
+            ]
         except GateError as refused:
             raise with_sparse_engines(refused) from None
 
@@ -126,7 +140,7 @@ class Scenarios:
         for case, (group, batch) in enumerate(pairs):
             for policy, version in self.engines:
                 try:
-                    plan = self.plan(group, batch, policy, version)
+                    found = self.step_plans(group, batch, policy, version)
                 except InputError as refused:
                     if len(self.engines) == 1:
                         raise
@@ -135,7 +149,8 @@ class Scenarios:
                     yield refusals[-1]
                 else:
                     planned = True
-                    yield Planned(case, group, batch, plan)
+                    for part, plan in found:
+                        yield Planned(case, group, batch, plan, part)
             for engine, code, reason in self.excluded:
                 yield Refusal(engine, None, group, batch, code, reason)
         if refusals and not planned:

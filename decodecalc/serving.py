@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.memory import CacheSize, cache_size
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.collectives import shipped_collectives
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import Prediction, predict
 from decodecalc.cost.step import StepFloor, step_floor
 from decodecalc.cost.token import TokenTime
 from decodecalc.cost.variants import BUNDLED
 from decodecalc.errors import DecodecalcError, InputError
+from decodecalc.keyshare import A2A, EXCHANGES, KeyShare
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup, Model, load_model
@@ -30,6 +32,7 @@ from decodecalc.servers.commands import Command, Facts, facts_of
 from decodecalc.servers.commands.facts import SHARE_HELD_BACK, SHARE_OF_FREE
 from decodecalc.servers.commands.read import with_words
 from decodecalc.servers.policies import as_policy
+from decodecalc.units import human_seconds
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
@@ -244,7 +247,8 @@ class _Asked:
         self.notes: list[str] = list(command.notes)
         self.model, self.stored = _model(command, model, self.notes)
         self.known = calibration or load_calibration(gpu=gpu)
-        self.rank = self.model.shard(command.tp)
+        self.share = _share(command, self.facts, self.notes)
+        self.rank = self.model.shard(command.tp, self.share or 1)
         self.dtype = command.dtype or "bfloat16"
         self.max_model_len = command.max_model_len or self.model.max_position
         self.max_num_seqs = command.max_num_seqs or self.facts.default_seqs(gpu)
@@ -254,7 +258,7 @@ class _Asked:
         self.context = context or min(most, TYPICAL_CONTEXT)
         self.layers = tuple(self._layer(group, answer) for group, answer in self._resolve())
         self.kv = self._cache()
-        self.cache = cache_size(self.model, self.kv, tp=command.tp, dcp=command.dcp, pp=command.pp)
+        self.cache = cache_size(self.model, self.kv, tp=command.tp, dcp=self.share or 1, pp=command.pp)
         self.memory = self._memory()
 
     def _resolve(self) -> tuple[tuple[LayerGroup, Resolution], ...]:
@@ -346,16 +350,13 @@ class _Asked:
         if one.unplanned is not None:
             return None
         command = self.command
-        geometry, context = one.group.geometry, self.context
-        if command.dcp > 1:  # a rank gathers the queries of its peers, and sees its share of the keys
-            geometry, context = replace(geometry, q_heads=geometry.q_heads * command.dcp), -(-context // command.dcp)
         policy, version = as_policy(
             one.answer, max_model_len=self.max_model_len, eager=command.eager, options=command.engine_options
         )
         options = policy.own_options({}, self.rank.model_kv_heads)
-        seen = one.group.seen_batch(Batch.uniform(batch, context, 1 + (command.draft_tokens or 0)))
+        seen = one.group.seen_batch(Batch.uniform(batch, self.context, 1 + (command.draft_tokens or 0)))
         try:
-            plan = policy.plan(geometry, seen, self.kv, self.gpu, options, version)
+            plan = policy.plan(one.group.geometry, seen, self.kv, self.gpu, options, version)
         except InputError as refused:
             self.notes.append(f"No launch is shown for batch {batch}: {refused}.")
             return None
@@ -415,9 +416,25 @@ class _Asked:
                 f"Times are those of all {self.command.pp} pipeline stages together, because a token passes "
                 f"through each of them."
             )
+        if self.share is not None and self.gpu.interconnect_bytes_per_s_per_direction is not None:
+            label = shipped_collectives().label(self.gpu, self.share.ranks)
+            notes.append(
+                f"Times of layers hold the exchange between {self.share.ranks} ranks; its collectives: {label}."
+            )
         if self.command.draft_tokens:
             notes.append(f"A step verifies {1 + self.command.draft_tokens} tokens of every sequence.")
         return tuple(dict.fromkeys(notes))
+
+
+def _share(command: Command, facts: Facts, notes: list[str]) -> KeyShare | None:
+    """How the command divides keys over ranks; None where it does not."""
+    if command.dcp == 1:
+        return None
+    way = command.dcp_exchange or facts.dcp_exchange
+    if way not in EXCHANGES:
+        notes.append(f"The exchange {way} is priced as {A2A}, with times of NCCL.")
+        way = A2A
+    return KeyShare(command.dcp, command.dcp_interleave, way, command.dcp_replicated)
 
 
 def _model(command: Command, spec: str | None, notes: list[str]) -> tuple[Model, str | None]:
@@ -464,7 +481,7 @@ def _advice(asked: _Asked, found: Serving) -> list[FlagAdvice]:
     if found.refused is not None:
         return _starts_with(asked, found)
     out: dict[str, FlagAdvice] = {}
-    for advice in [*_fitting(asked, found), *_faster(asked, found), *_spread(found)]:
+    for advice in [*_fitting(asked, found), *_faster(asked, found), *_spread(asked, found)]:
         old = out.get(advice.flag)
         both = replace(advice, why=f"{old.why}; it {advice.why}") if old is not None else advice
         out[advice.flag] = both
@@ -600,13 +617,24 @@ def _is_calibrated(attention: TokenTime) -> bool:
     return all(layer.kernel != BUNDLED for _, layer in attention.layers)
 
 
-def _spread(found: Serving) -> list[FlagAdvice]:
-    """KV heads that several ranks hold: a flag that divides the keys instead."""
+def _spread(asked: _Asked, found: Serving) -> list[FlagAdvice]:
+    """KV heads that several ranks hold: a flag that divides the keys instead, and what that does to the time."""
     copies = max(group.copies for group in found.cache.groups)
     flag = found.facts.flag("dcp", min(copies, found.command.tp))
     if copies <= 1 or found.command.dcp > 1 or flag is None:
         return []
+    changed = _with(asked, flag)
+    if changed is None:
+        return []
     why = f"{copies} ranks hold the same KV heads; dividing a sequence's keys over them fits {copies} times the tokens"
+    full = found.full
+    now = None if full is None or full.attention is None else full.attention.total_s
+    divided = None if full is None else changed.load(full.batch).attention
+    if full is not None and now is not None and divided is not None and divided.total_s is not None:
+        why += (
+            f", and attention at batch {full.batch} then takes {human_seconds(divided.total_s)} instead of "
+            f"{human_seconds(now)}"
+        )
     return [FlagAdvice(flag=flag, why=why)]
 
 

@@ -13,6 +13,8 @@ Importing this package imports neither torch nor Triton; the names below load on
 * `invariant_config(...)`: the batch-invariant one: it asks nothing about the batch.
 * `Workspace.allocate(tokens, q_heads, v_dim, num_splits, device)`: scratch, reusable.
 * `record_launch(...)`: the same launch, with what every block did (key range, SM, early exit): a `LaunchRecord`.
+* `merge_outputs`, `merge_peers`, `scale_outputs`, `fold_tokens`: outputs of disjoint keys merged by their log-sum-exps,
+  for keys divided over GPUs and for shared prefixes.
 * `decode_attention_reference(...)`: float64 PyTorch.
 * `live`: which splits are live and what each walks, as plain functions (no torch, no Triton).
 
@@ -38,6 +40,10 @@ _HOME = {
     "LaunchRecord": "instrument",
     "record_launch": "instrument",
     "decode_attention_reference": "reference",
+    "fold_tokens": "states",
+    "merge_outputs": "states",
+    "merge_peers": "states",
+    "scale_outputs": "states",
 }
 __all__ = [*_HOME, "live"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from decodecalc.analysis.exchange import exchange
 from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.paging import paging
 from decodecalc.analysis.roofline import roofline, tile_work
@@ -44,10 +45,12 @@ def explain(plan: LaunchPlan, layers: int = 1, word_for_split: str = "split") ->
         ("Partial states", _partials(plan)),
         ("The merge", _merge(plan)),
         ("Bytes and FLOP of the layer", _bytes(plan)),
+        ("What the ranks exchange", _ranks(plan)),
         ("One token over all layers", _token(plan, layers)),
         ("Reproducibility", _bits(plan)),
     )
-    return tuple(ExplainedStep(i, title, tuple(lines)) for i, (title, lines) in enumerate(told, start=1))
+    kept = [(title, lines) for title, lines in told if lines]
+    return tuple(ExplainedStep(i, title, tuple(lines)) for i, (title, lines) in enumerate(kept, start=1))
 
 
 def _inputs(plan: LaunchPlan) -> list[str]:
@@ -79,6 +82,30 @@ def _gathered(plan: LaunchPlan) -> list[str]:
         f"the indexer reads {human_bytes(moved.indexer_read_bytes)} of index keys to select them and leaves a list of "
         f"{human_bytes(moved.index_list_bytes)}",
     ]
+
+
+def _ranks(plan: LaunchPlan) -> list[str]:
+    """How keys are divided over ranks, and what that costs; nothing where they are not."""
+    found, share = exchange(plan), plan.geometry.share
+    if found is None or share is None:
+        return []
+    n = max(plan.batch.contexts or plan.batch.seq_lens)
+    local = share.all_ranks(n)
+    run, ranks = share.interleave, share.ranks
+    lines = [
+        f"{n} keys of the longest request in runs of {run} on {ranks} ranks: {', '.join(map(str, local[:8]))}"
+        + (", …" if ranks > 8 else "")
+        + f"; rank 0 has {n} // {run} // {ranks} x {run} = {n // run // ranks * run} and its part of the rest",
+        f"a rank brings {found.own_heads} query heads and computes {found.gathered_heads}; with w_r = exp(lse_r - lse) "
+        "and lse = log sum exp(lse_r) the output of a head is the sum of w_r x output_r over the ranks",
+    ]
+    for c in found.collectives:
+        lines.append(
+            f"{c.kind} of the {c.what}: a buffer of {c.buffer_bytes} B, of which a rank receives "
+            f"({ranks} - 1) / {ranks} = {c.received_bytes} B"
+        )
+    lines += [f"kernel: {kernel.what} ({kernel.moved_bytes} B)" for kernel in found.kernels]
+    return [*lines, f"{found.launches} launches a layer beside the attention"]
 
 
 def _starve(plan: LaunchPlan) -> list[str]:
@@ -234,12 +261,17 @@ def _bytes(plan: LaunchPlan) -> list[str]:
 
 
 def _token(plan: LaunchPlan, layers: int) -> list[str]:
-    t = traffic(plan)
+    t, found = traffic(plan), exchange(plan)
     total = layers * t.kv_read_bytes
     return [
         f"{layers} layers x {t.kv_read_bytes} B = {total} B of KV ({human_bytes(total)})",
         f"{layers} x {t.partial_traffic_bytes} B = {layers * t.partial_traffic_bytes} B of partial states",
         f"{layers} layers x {len(plan.kernels)} kernels = {layers * len(plan.kernels)} launches",
+        *(
+            []
+            if found is None
+            else [f"{layers} x {found.launches} = {layers * found.launches} launches of the exchange"]
+        ),
     ]
 
 

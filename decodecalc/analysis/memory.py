@@ -17,6 +17,7 @@ from decodecalc.batch import Batch
 from decodecalc.errors import InputError
 from decodecalc.geometry import check_count
 from decodecalc.intmath import cdiv, round_up
+from decodecalc.keyshare import KeyShare
 from decodecalc.kvcache import DTYPE_BYTES, KvCache
 from decodecalc.models import LayerGroup, Model
 from decodecalc.units import human_bytes
@@ -76,10 +77,15 @@ class CacheSize(Shown):
     """Recurrent states of one sequence, over all layers."""
     page_size: int
     """Tokens of a page."""
-    context_ranks: int = 1
-    """Ranks that one sequence's tokens are divided over."""
+    share: KeyShare | None = None
+    """How one sequence's tokens are divided over ranks; None where each rank holds all of them."""
     stages: int = 1
     """Pipeline stages that the layers are divided over, as evenly as they come."""
+
+    @property
+    def context_ranks(self) -> int:
+        """Ranks that one sequence's tokens are divided over."""
+        return 1 if self.share is None else self.share.ranks
 
     @property
     def token_bytes(self) -> float:
@@ -98,8 +104,8 @@ class CacheSize(Shown):
         return not self.state_bytes and all(g.window is None and g.compress is None for g in self.groups)
 
     def sequence_bytes(self, context: int) -> float:
-        """Bytes of one sequence of `context` tokens, its states included."""
-        own = cdiv(context, self.context_ranks)
+        """Bytes of one sequence of `context` tokens, its states included, on the rank that holds most of it."""
+        own = context if self.share is None else self.share.local(context)
         keys = sum(group.sequence_bytes(own, self.page_size) for group in self.groups)
         return (keys + self.state_bytes) / self.stages
 
@@ -138,10 +144,11 @@ class CacheSize(Shown):
         }
 
 
-def cache_size(model: Model, kv: KvCache, *, tp: int = 1, dcp: int = 1, pp: int = 1) -> CacheSize:
+def cache_size(model: Model, kv: KvCache, *, tp: int = 1, dcp: int | KeyShare = 1, pp: int = 1) -> CacheSize:
     """The cache of one rank of `tp`.
 
-    dcp: ranks that one sequence's tokens are divided over, each of which holds all its KV heads. pp: pipeline stages.
+    dcp: ranks that one sequence's tokens are divided over, each of which holds all its KV heads; a `KeyShare` also says
+    in which runs. pp: pipeline stages.
     ShardingError for a degree that does not fit, InputError for more stages than layers.
     """
     if pp > model.total_layers:
@@ -151,7 +158,8 @@ def cache_size(model: Model, kv: KvCache, *, tp: int = 1, dcp: int = 1, pp: int 
         _group(group, full, kv, tp, model.shared_layers) for group, full in zip(rank.layer_groups, whole.layer_groups)
     )
     states = 0 if model.states is None else model.states.bytes_per_sequence(tp)
-    return CacheSize(groups=groups, state_bytes=states, page_size=kv.page_size, context_ranks=dcp, stages=pp)
+    share = dcp if isinstance(dcp, KeyShare) else KeyShare(dcp) if dcp > 1 else None
+    return CacheSize(groups=groups, state_bytes=states, page_size=kv.page_size, share=share, stages=pp)
 
 
 def read_bytes(model: Model, kv: KvCache, context: int, *, tp: int = 1, dcp: int = 1, pp: int = 1) -> float:
@@ -188,12 +196,14 @@ def _group(group: LayerGroup, full: LayerGroup, kv: KvCache, tp: int, shared: fr
     )
 
 
-def over_capacity(model: Model, kv: KvCache, gpu: Gpu, batches: Iterable[Batch], tp: int = 1) -> str | None:
+def over_capacity(
+    model: Model, kv: KvCache, gpu: Gpu, batches: Iterable[Batch], tp: int = 1, dcp: int | KeyShare = 1
+) -> str | None:
     """A sentence on the first step whose cache alone is larger than the GPU's memory; None where all fit, or where the
     memory is not known."""
     if gpu.capacity_bytes is None:
         return None
-    size = cache_size(model, kv, tp=tp)
+    size = cache_size(model, kv, tp=tp, dcp=dcp)
     for batch in batches:
         stored = sum(size.sequence_bytes(n) for n in batch.seq_lens if n)
         if stored > gpu.capacity_bytes:

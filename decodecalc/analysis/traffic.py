@@ -127,7 +127,7 @@ def traffic(plan: LaunchPlan) -> Traffic:
     geo, batch = plan.geometry, plan.batch
     live = sum(s * q for s, q in zip(plan.partial_splits, batch.q_lens))
     per_request = batch.query_tokens * geo.q_heads * plan.splits.launched if plan.is_split else 0
-    contexts = batch.contexts or batch.seq_lens
+    contexts = batch.seq_lens if geo.gather is None else batch.contexts or batch.seq_lens
     sparse = [sparse_counts(geo, n, q) for n, q in zip(contexts, batch.q_lens)]
     return _traffic(
         geo,
@@ -148,7 +148,7 @@ def traffic_arrays(geo: Geometry, kv: KvCache, batches: Batches, found: Launches
     """Bytes for every step of a whole-array launch: each field is an [N] array (or a number where all steps agree)."""
     read = batches.seq_lens if found.keys_read is None else found.keys_read
     per_request = found.is_split * batches.query_tokens * geo.q_heads * found.launched
-    contexts = batches.seq_lens if batches.contexts is None else batches.contexts
+    contexts = batches.seq_lens if batches.contexts is None or geo.gather is None else batches.contexts
     useful, entries, indices = sparse_counts(geo, contexts, batches.q_lens)
     return _traffic(
         geo,

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import output_options, scenario_options
+from decodecalc.cli.options import output_options, prefix_option, scenario_options
 from decodecalc.cli.output import emit, write_text
 from decodecalc.request import combinations, resolve
 
 
 @click.command("explain", epilog="Example:  decodecalc explain --model llama3-8b --context 2560")
 @scenario_options
+@prefix_option
 @output_options
 def command(format_: str, output: str | None, **values: Any) -> None:
     """Explain one layer of one decode step from inputs to bytes, with the numbers in every formula."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.options import html_option, output_options, prefix_option, scenario_options
 from decodecalc.cli.output import emit_several
 from decodecalc.engines.registry import SERVED_HERE
 
@@ -15,6 +15,7 @@ from decodecalc.engines.registry import SERVED_HERE
     "grid", epilog="Example:  decodecalc grid --model llama3-8b --gpu h200 --batch 1,4,16,17,64 --engine vllm-triton"
 )
 @scenario_options
+@prefix_option
 @html_option
 @output_options
 def command(format_: str, output: str | None, html: str | None, **values: Any) -> None:

@@ -16,6 +16,7 @@ from decodecalc.cli.complete import (
     complete_servers,
 )
 from decodecalc.cli.output import SORT, VERBOSE
+from decodecalc.keyshare import EXCHANGES
 from decodecalc.request import DEFAULT_GPU
 from decodecalc.units import parse_counts
 
@@ -89,6 +90,20 @@ layer_options = _stack(
     click.option(
         "--tp", type=CountList(), default=1, show_default=True, help="The tensor-parallel degree, or a list: 1,2,8."
     ),
+    click.option(
+        "--dcp",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Ranks, among those of --tp, that divide the keys of every request (decode context parallelism).",
+    ),
+    click.option("--dcp-interleave", type=int, help="With --dcp: neighbouring keys that lie on one rank. [default: 1]"),
+    click.option(
+        "--dcp-exchange",
+        type=click.Choice(EXCHANGES),
+        help="With --dcp: merge the ranks' outputs by an all-gather and a reduce-scatter, or by an all-to-all. "
+        "[default: ag_rs]",
+    ),
     click.option("--as-dense", is_flag=True, help="Plan sparse layers as if they read every key."),
 )
 cache_options = _stack(
@@ -132,6 +147,12 @@ batch_options = _stack(
         show_default=True,
         help="Query tokens per request; more than 1 means speculative decoding.",
     ),
+)
+prefix_option = click.option(
+    "--shared-prefix",
+    default=None,
+    metavar="KEYS",
+    help="The first keys that all requests share, attended once for all of them: 4096, or 4k.",
 )
 engine_options = _stack(
     click.option(

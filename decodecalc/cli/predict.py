@@ -6,14 +6,16 @@ from typing import Any
 
 import click
 
-from decodecalc.cli.options import html_option, output_options, scenario_options
+from decodecalc.cli.options import html_option, output_options, prefix_option, scenario_options
 from decodecalc.cli.output import emit_several
+from decodecalc.errors import InputError
 from decodecalc.request import Request
 from decodecalc.tables.table import Table
 
 
 @click.command("predict", epilog="Example:  decodecalc predict --model llama3-8b --gpu h200 --context 2k,32k --l2 cold")
 @scenario_options
+@prefix_option
 @click.option(
     "--kernel",
     type=click.Choice(["own", "bundled", "both"]),
@@ -69,6 +71,17 @@ def command(
     from decodecalc.tables.several import requests_table
 
     def table(request: Request) -> Table:
+        if request.scenarios.shared_prefix:
+            return _shared(request, kernel, l2, launch, calibration, provenance or stand_in)
         return predict_table(request, kernel, l2, launch, calibration, provenance, stand_in)
 
     emit_several(requests_table(values, table), format_, output, html)
+
+
+def _shared(request: Request, kernel: str, l2: str, launch: str, calibration: str | None, more: bool) -> Table:
+    """The table of a step with a shared prefix; InputError for options that it has no columns for."""
+    from decodecalc.tables.prefix import prefix_table
+
+    if more or kernel == "both":
+        raise InputError("--shared-prefix shows one kernel: leave --provenance and --stand-in out, and give no both")
+    return prefix_table(request, kernel, l2, launch, calibration)

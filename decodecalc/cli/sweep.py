@@ -11,6 +11,7 @@ from decodecalc.cli.complete import complete_engines, complete_gpus, complete_mo
 from decodecalc.cli.progress import Bars
 from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.keyshare import EXCHANGES
 from decodecalc.request import DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_PAGE, resolve_opts
 from decodecalc.units import parse_counts, parse_shard
 
@@ -33,6 +34,16 @@ from decodecalc.units import parse_counts, parse_shard
     default="1",
     show_default=True,
     help="Tensor-parallel degrees; degrees that do not divide a model are skipped.",
+)
+@click.option(
+    "--dcp",
+    default="1",
+    show_default=True,
+    help="Ranks, among those of --tp, that divide the keys of a request; degrees that do not fit are skipped.",
+)
+@click.option("--dcp-interleave", type=int, help="With --dcp: neighbouring keys that lie on one rank. [default: 1]")
+@click.option(
+    "--dcp-exchange", type=click.Choice(EXCHANGES), help="With --dcp: how the ranks merge outputs. [default: ag_rs]"
 )
 @click.option(
     "--gpu",
@@ -111,7 +122,7 @@ def command(**values: Any) -> None:
 
     When a sweep with --output is interrupted, the same command continues it: finished parts are kept.
     """
-    from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, TIME
+    from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, RANKS, TIME
     from decodecalc.sweeps.run import scenario_range, sweep
     from decodecalc.sweeps.top import Top
     from decodecalc.sweeps.where import Filter
@@ -121,11 +132,11 @@ def command(**values: Any) -> None:
         Filter(values["where"], COLUMNS)  # a mistake in it must not leave a file behind
     axes = _axes(values)
     shard = parse_shard(values["shard"])
-    columns = list(DEFAULT_COLUMNS)
+    columns = [*DEFAULT_COLUMNS, *(RANKS if axes.dcps != (1,) else ())]
     if values["select"]:
         names = [n.strip() for n in values["select"].split(",") if n.strip()]
         alone = names == ["time"]  # `time` by itself adds to the usual columns; among others it is its own column
-        columns = [c for n in names for c in ((*DEFAULT_COLUMNS, *TIME) if alone else TIME if n == "time" else (n,))]
+        columns = [c for n in names for c in ((*columns, *TIME) if alone else TIME if n == "time" else (n,))]
         columns = list(dict.fromkeys(columns))
         for name in columns:
             if name not in COLUMNS:
@@ -212,6 +223,9 @@ def _axes(values: dict[str, Any]) -> Any:
     return Axes(
         models=tuple(load_model(n.strip()) for n in values["model"].split(",") if n.strip()),
         tps=tuple(parse_counts(values["tp"], "--tp")),
+        dcps=tuple(parse_counts(values["dcp"], "--dcp")),
+        dcp_interleave=1 if values["dcp_interleave"] is None else values["dcp_interleave"],
+        dcp_exchange=values["dcp_exchange"] or EXCHANGES[0],
         gpus=tuple(load_gpu(n.strip()) for n in values["gpu"].split(",") if n.strip()),
         engines=engines,
         batches=tuple(parse_counts(values["batch"], "--batch", 1 << 20)),

@@ -29,7 +29,7 @@ WITHOUT_GPU = (
     "without a GPU, --dry-run shows what would be checked, and --device interpreter checks the kernels' logic where "
     "torch and Triton are installed"
 )
-SUITES = ("quick", "standard", "full", "tiny", "engines")
+SUITES = ("quick", "standard", "full", "tiny", "engines", "dcp")
 KERNELS = ("bundled", "own")
 FORMATS = ("table", "csv", "json", "markdown", "html")
 _OWN_SCENARIO = ("model", "q_heads", "batch", "context", "seq_lens")
@@ -106,14 +106,15 @@ def command(**values: Any) -> int:
     """
     from decodecalc.engines import load_policies
     from decodecalc.units import parse_shard
-    from decodecalc.verify.claims.claim import claim_numbers
-    from decodecalc.verify.own.loop import at_installed_versions, own_claims
+    from decodecalc.verify.own.loop import at_installed_versions
     from decodecalc.verify.session.ranks import Ranks
     from decodecalc.verify.session.run import How, Session
     from decodecalc.verify.session.suites import cases, deal
 
-    own = values["kernel"] == "own"
-    claims = own_claims(values["claims"]) if own else claim_numbers(values["claims"])
+    own, together = values["kernel"] == "own", values["suite"] == "dcp"
+    if own and together:
+        raise InputError("--suite dcp proves the exchange with the bundled kernel: leave --kernel own out")
+    claims = _claims(values["claims"], own, together)
     if values["traces"] and not own:
         raise InputError("--traces needs --kernel own, whose kernels it records")
     if own and values["kind"] == "interpreter":
@@ -129,7 +130,7 @@ def command(**values: Any) -> int:
     check_outputs(values["base"], values["output"])
     ranks = Ranks.from_environment()
     interpreted = values["kind"] == "interpreter"
-    scenarios, label = _scenarios(values, interpreted)
+    scenarios, label = _scenarios(values, interpreted, ranks.world)
     scenarios = at_installed_versions(scenarios) if own else scenarios
     engines = list(dict.fromkeys(name for s in scenarios for name in s.engines))
     load_policies(engines)  # a name that does not exist fails before a device is looked for
@@ -151,17 +152,20 @@ def command(**values: Any) -> int:
     planned = cases(scenarios, gpu, options)
     planned = deal(planned, *shard) if shard else planned
     everyone = planned
-    planned = deal(planned, ranks.rank + 1, ranks.world) if ranks.world > 1 else planned
+    planned = deal(planned, ranks.rank + 1, ranks.world) if ranks.world > 1 and not together else planned
     how = How(
-        base=values["base"], resume=values["resume"], seed=values["seed"], counters=values["counters"],
-        calibration=values["calibration"], kernel=values["kernel"], traces=values["traces"],
+        base=values["base"] if ranks.is_first or not together else None, resume=values["resume"], seed=values["seed"],
+        counters=values["counters"], calibration=values["calibration"], kernel=values["kernel"], together=together,
+        traces=values["traces"],
     )  # fmt: skip
     session = Session(device, gpu, ranks, claims, inputs, everyone, how)
     live = ranks.is_first and sys.stderr.isatty()
     rows, interrupted = session.rows(
         planned, lambda total, done: LiveDisplay(total, done, live=live, verbose=values["verbose"])
     )
-    if ranks.world > 1:
+    if together and not ranks.is_first:
+        return 0
+    if ranks.world > 1 and not together:
         if interrupted:
             return _stopped(session, None)
         gathered = ranks.gather(rows)
@@ -177,6 +181,21 @@ def command(**values: Any) -> int:
         return _stopped(session, values["base"] or values["output"])
     session.forget_journal()
     return 0 if report.passed else 1
+
+
+def _claims(text: str | None, own: bool, together: bool) -> tuple[int, ...]:
+    """The claims that are asked for, of those that this kind of run can check."""
+    if own:
+        from decodecalc.verify.own.loop import own_claims
+
+        return own_claims(text)
+    if together:
+        from decodecalc.verify.dcp.loop import dcp_claims
+
+        return dcp_claims(text)
+    from decodecalc.verify.claims.claim import claim_numbers
+
+    return claim_numbers(text)
 
 
 def _stopped(session: Session, where: str | None) -> int:
@@ -195,9 +214,16 @@ def _program(ranks: Ranks) -> list[str]:
     return ["torchrun", "--nproc-per-node", str(ranks.world), "-m", "decodecalc"]
 
 
-def _scenarios(values: dict[str, Any], interpreted: bool) -> tuple[list[Scenario], dict[str, Any]]:
+def _scenarios(values: dict[str, Any], interpreted: bool, world: int = 1) -> tuple[list[Scenario], dict[str, Any]]:
     """Scenarios of the suite or of the options, and how to say what was asked."""
-    from decodecalc.verify.session.suites import DENSE, LATENT, Scenario, suite_scenarios
+    from decodecalc.verify.session.suites import (
+        DENSE,
+        LATENT,
+        Scenario,
+        dcp_scenarios,
+        suite_scenarios,
+        tiny_dcp,
+    )
 
     own = [name for name in _OWN_SCENARIO if values[name] is not None]
     engines = [p.strip() for p in values["engine"].split(",") if p.strip()] if values["engine"] else None
@@ -208,6 +234,13 @@ def _scenarios(values: dict[str, Any], interpreted: bool) -> tuple[list[Scenario
     if not own:
         usual = "tiny" if interpreted else "engines" if values["kernel"] == "own" else "quick"
         suite = values["suite"] or usual
+        if suite == "dcp":
+            made = (
+                tiny_dcp(engines, world if world > 1 else None)
+                if interpreted
+                else dcp_scenarios(engines, max(world, 2))
+            )
+            return made, {"suite": suite, "engines": engines}
         return suite_scenarios(suite, engines), {"suite": suite, "engines": engines}
     layers, batches = resolve_layers(values), resolve_batches(values)
     kv = resolve_kv(values, layers.model)

@@ -82,6 +82,8 @@ class Bundled(Policy):
         partition=Partition(rule=SIZE),
         vendors=("NVIDIA", "AMD", "Intel"),  # Triton compiles for each; only NVIDIA devices were measured
         sparse=True,  # a gathered list is a block table with pages of one key
+        returns_lse=True,
+        folds_queries=True,
     )
 
     def combinations(self, options: BundledOptions, version: PolicyVersion) -> tuple[Takes, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
@@ -172,9 +172,14 @@ def choose(
     device, cache, batch = load_gpu(gpu), kv or Cache(), batch.seen_by(geo)
     known = own_calibration(calibration, device)
     best = tune(geo, batch, cache, device, known, l2=l2)
+    exchanged = _exchanged_s(geo, batch, cache, device, known)
+    best = best._replace(total_s=best.total_s + exchanged)
     rows = used_rows(geo, batch.max_q_len)
     variant = wanted_variant(BUNDLED, geo, cache, best.tile_keys, rows, best.warps, best.stages)
-    curve = time_curve(geo, batch, cache, device, variant, known, l2=l2)
+    curve = tuple(
+        replace(point, total_s=point.total_s + exchanged)
+        for point in time_curve(geo, batch, cache, device, variant, known, l2=l2)
+    )
     unsplit = sum(geo.kv_heads * cdiv(q * geo.group, best.rows) for n, q in zip(batch.seq_lens, batch.q_lens) if n)
     covering = s_star(device.sm_count, unsplit)
     found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best, library)
@@ -195,6 +200,16 @@ def choose(
         curve=curve,
         regrets=tuple(found.of(policy, version) for policy, version in _engines(engines)),
     )
+
+
+def _exchanged_s(geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration) -> float:
+    """What every choice pays in addition where keys are divided over ranks."""
+    if geo.share is None:
+        return 0.0
+    from decodecalc.cost.collectives import layer_exchange_s
+
+    rate = calibration.parameters["l2_bytes_per_s"].number
+    return layer_exchange_s(geo, kv, gpu, batch.query_tokens, rate)
 
 
 def time_curve(

@@ -93,7 +93,8 @@ class Terms(NamedTuple):
     launch_s: launching kernels. fixed_s: block start and epilogue. stream_s: bytes at the sustained rate. latency_s:
     what the tiles' latency adds to that with work spread evenly. tail_s: what whole waves or the longest request add.
     compute_s: the tensor cores' share. gap_s: before a merge kernel. merge_s: merging, in
-    a kernel of its own or inside stage 1. body_s: stream + latency + tail + compute.
+    a kernel of its own or inside stage 1. exchange_s: what the ranks of context parallelism exchange, with the kernels
+    around it. body_s: stream + latency + tail + compute.
     """
 
     launch_s: Any
@@ -104,6 +105,7 @@ class Terms(NamedTuple):
     tail_s: Any
     gap_s: Any
     merge_s: Any
+    exchange_s: Any = 0.0
 
     @property
     def total_s(self) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.analysis.exchange import Exchange, exchange_of_policy
 from decodecalc.analysis.roofline import roofline
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.cuts import Cuts, cuts_of
@@ -29,13 +30,14 @@ from decodecalc.units import human_seconds
 from decodecalc.values import Shown
 
 if TYPE_CHECKING:
+    from decodecalc.cost.collectives import ExchangeTime
     from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.kvcache import KvCache
     from decodecalc.launch.policy import Policy
 
 OWN = "own"
-FLOOR = ("launch_s", "gap_s", "stream_s")
+FLOOR = ("launch_s", "gap_s", "stream_s", "exchange_s")
 """The terms that no kernel can do without."""
 FLOOR_PARAMETERS = ("launch_graph_s", "launch_stream_s", "dependent_launch_gap_s", "hbm_sustained_bytes_per_s")
 BOUNDS = {
@@ -46,6 +48,7 @@ BOUNDS = {
     "compute": "the tensor cores",
     "tail": "whole waves or the longest request",
     "merge": "the merge",
+    "exchange": "the exchange between ranks",
 }
 
 
@@ -148,12 +151,14 @@ def predict(
     launch: `graph` or `stream`. Raises InputError for a calibration of another GPU.
     """
     known, part = _plan_part(plan, gpu, calibration, kernel, l2, launch)
-    terms, found = part.terms(), part.resolved
-    values = {name: float(getattr(terms, name)[0]) for name in Terms._fields}
-    total, width = sum(values.values()), 1 + part.rates.half_width
+    terms, found, exchange = part.terms(), part.resolved, part.exchange()
+    values = {name: float(np.ravel(getattr(terms, name))[0]) for name in Terms._fields}
+    width = 1 + part.rates.half_width
     least = {name: values[name] for name in FLOOR}
     floor = sum(least.values())
     low, high = stand_in_ratios(known) if part.is_stand_in else (1 / width, width)
+    total, moved = sum(values.values()), values["exchange_s"]
+    apart = 1.0 if exchange is None else exchange.factor
     timed = stand_in or not part.is_stand_in
     name = kernel_of(plan.engine, plan.is_split)
     lacking = f"not calibrated: no times of the kernel {name} are known"
@@ -165,8 +170,8 @@ def predict(
         floor_s=floor,
         terms=values if timed else least,
         bound=_bound(values) if timed else None,
-        low_s=low * total if timed else None,
-        high_s=high * total if timed else None,
+        low_s=low * (total - moved) + moved / apart if timed else None,
+        high_s=high * (total - moved) + moved * apart if timed else None,
         roofline_s=roofline(plan, part.gpu).roofline_s,
         overhead_plus_bytes_s=floor,
         l2=l2,
@@ -175,7 +180,10 @@ def predict(
         variant=found.wanted.label(),
         stand_in=part.is_stand_in and stand_in,
         exact=found.exact and not part.is_stand_in,
-        notes=(lacking + instead,) if part.is_stand_in else (found.note,) if found.note else (),
+        notes=(
+            *((lacking + instead,) if part.is_stand_in else (found.note,) if found.note else ()),
+            *(() if exchange is None else (f"collectives between ranks: {exchange.label}",)),
+        ),
         provenance=part.used if timed else {n: p for n, p in part.used.items() if n in FLOOR_PARAMETERS},
     )
 
@@ -264,6 +272,8 @@ class _Part:
     steps: IntArray
     """Their numbers in the whole array [n]."""
     gpu: Gpu
+    exchanged: Exchange | None
+    """What the ranks exchange; None where keys are not divided over ranks."""
     batches: Batches
     cuts: Cuts
     """Their partition as the kernel walks it."""
@@ -278,7 +288,16 @@ class _Part:
 
     def terms(self) -> Terms:
         """Where the time of each step goes [n]."""
-        return step_terms(self.work, self._bodies(), self.rates)
+        terms, exchange = step_terms(self.work, self._bodies(), self.rates), self.exchange()
+        return terms if exchange is None else terms._replace(exchange_s=exchange.total_s)
+
+    def exchange(self) -> ExchangeTime | None:
+        """The time of what the ranks exchange [n]; None where keys are not divided over ranks."""
+        if self.exchanged is None:
+            return None
+        from decodecalc.cost.collectives import exchange_time
+
+        return exchange_time(self.exchanged, self.gpu, self.rates.l2_bytes_per_s)
 
     def _bodies(self) -> Bodies:
         """The closed form where it is exact, a list schedule for every other step."""
@@ -348,6 +367,7 @@ def _parts(
         yield _Part(
             steps=steps,
             gpu=gpu,
+            exchanged=exchange_of_policy(engine, geo, kv, some.query_tokens),
             batches=some,
             cuts=cuts,
             work=work,
@@ -378,5 +398,6 @@ def _bound(terms: Mapping[str, float]) -> str:
         "compute": terms["compute_s"],
         "tail": terms["tail_s"],
         "merge": terms["gap_s"] + terms["merge_s"],
+        "exchange": terms["exchange_s"],
     }
     return max(groups, key=lambda name: groups[name])

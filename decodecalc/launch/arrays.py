@@ -30,7 +30,7 @@ class Batches:
     """Decode steps. `seq_lens`, `q_lens` and `counts` are int64 [N, R]; a class with count 0 is absent.
 
     `contexts` [N, R] are the keys of the sequences where `seq_lens` counts the entries that a sparse layer gathers from
-    them.
+    them, or one rank's share of them.
     """
 
     seq_lens: IntArray
@@ -58,11 +58,12 @@ class Batches:
 
     def seen_by(self, geometry: Geometry) -> Batches:
         """The steps as the kernel of this layer sees them. For a sparse layer every request has a list of gathered
-        entries."""
-        gather = geometry.gather
-        if gather is None or self.contexts is not None:
+        entries, and under context parallelism the keys of rank 0, which has the most."""
+        gather, share = geometry.gather, geometry.share
+        if self.contexts is not None or (gather is None and share is None):
             return self
-        return Batches(gather.keys(self.seq_lens), self.q_lens, self.counts, self.seq_lens)
+        seen = share.local(self.seq_lens) if share is not None else gather.keys(self.seq_lens)  # type: ignore[union-attr]
+        return Batches(seen, self.q_lens, self.counts, self.seq_lens)
 
     @property
     def n(self) -> int:

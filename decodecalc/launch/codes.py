@@ -32,6 +32,7 @@ class Codes:
 _REFUSALS = {
     "arch": "The engine has no kernel for this architecture.",
     "block_size": "The kernel is not compiled for this size of a block (of the cache, or of its threads).",
+    "context_parallel": "The keys of a request cannot be divided over ranks, because the kernel keeps the log-sum-exp.",
     "compute_capability": "The compute capability of the device is too low, or it is not known.",
     "dense_layer": "The layer reads every key, and the engine reads lists of keys only.",
     "dtype": "The engine does not take the element types of cache and queries.",

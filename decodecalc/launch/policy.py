@@ -130,6 +130,19 @@ class Policy:
                 "sparse_layer",
             )
 
+    def returns_lse(self, version: PolicyVersion) -> bool:
+        """Whether this version's kernel hands out the log-sum-exp of every row."""
+        return self.traits.returns_lse
+
+    def check_ranks(self, geo: Geometry, version: PolicyVersion) -> None:
+        """GateError (`context_parallel`) where keys are divided over ranks and the kernel's output cannot be merged."""
+        if geo.share is not None and not self.returns_lse(version):
+            raise GateError(
+                f"{self.name} {version.name}: the keys of a request cannot be divided over ranks, because the kernel "
+                "does not hand out the log-sum-exp with which the ranks' outputs are merged",
+                "context_parallel",
+            )
+
     def check_device(self, gpu: Gpu) -> None:
         """GateError (`other_vendor`) where the kernel does not exist for devices of the GPU's vendor."""
         if gpu.vendor is not None and gpu.vendor not in self.traits.vendors:
@@ -145,6 +158,7 @@ class Policy:
         """`launches` for a layer that may be sparse, together with the batches as its kernel sees them."""
         self.check_device(gpu)
         self.check_layer(geo)
+        self.check_ranks(geo, version)
         seen = batches.seen_by(geo)
         return seen, self._launches(geo, seen, self.cache_of(kv), gpu, options, version)
 
@@ -268,8 +282,9 @@ class Policy:
         """
         self.check_device(gpu)
         self.check_layer(geo)
-        batch, kv = batch.seen_by(geo), self.cache_of(kv)
         chosen = self.version(version)
+        self.check_ranks(geo, chosen)
+        batch, kv = batch.seen_by(geo), self.cache_of(kv)
         opts = self._options(options)
         step = Batches.single(batch)
         found = self._launches(geo, step, kv, gpu, opts, chosen)

@@ -91,6 +91,15 @@ class Traits:
     sparse: bool = False
     """Whether the kernel reads lists of gathered keys. It then plans sparse layers, and `Batches` counts the entries of
     the lists."""
+    own_keys_apart: bool = False
+    """Whether the server that divides keys over ranks with this kernel attends a step's own keys in a launch of its
+    own, on the rank's own heads, and merges once more. Latent layers are exempt: their keys are stored before."""
+    folds_queries: bool = False
+    """Whether the queries of all requests become further heads of one token where a shared prefix is attended apart,
+    because the kernel masks the query tokens of a request causally; otherwise they become tokens of one request."""
+    returns_lse: bool = False
+    """Whether the kernel hands out the log-sum-exp of every row, without which its output cannot be merged with that of
+    another rank's keys. A policy whose versions differ overrides `Policy.returns_lse`."""
 
     @property
     def count_option(self) -> str | None:

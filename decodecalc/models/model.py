@@ -1,7 +1,8 @@
 """A model as the planning of decode attention sees it: groups of layers that share a geometry, whole or for one rank.
 
-Limits: one rank holds 1/tp of the query heads of every layer (Megatron-style tensor parallelism). Pipeline, context and
-data parallelism do not change the geometry of a layer and are not modelled.
+Limits: one rank holds 1/tp of the query heads of every layer (Megatron-style tensor parallelism), or under decode
+context parallelism the heads of its whole group over a share of the keys. Pipeline and data parallelism do not change
+the geometry of a layer and are not modelled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from decodecalc.batch import Batch
 from decodecalc.errors import ShardingError
 from decodecalc.geometry import Geometry, check_count
+from decodecalc.keyshare import KeyShare
 from decodecalc.models.weights import States, Weights
 from decodecalc.values import Shown
 
@@ -43,7 +45,7 @@ class LayerGroup(Shown):
 
     def keys_read(self, context: int) -> int:
         """Cache entries that one decode query reads in one of these layers when the sequence has `context` keys, its
-        own included.
+        own included; under context parallelism those on the rank that has most.
 
         >>> LayerGroup("chunked", 36, Geometry(40, 8, 128), chunk=8192).keys_read(8193)
         1
@@ -51,12 +53,14 @@ class LayerGroup(Shown):
         context = check_count("context", context)
         if self.geometry.gather is not None:
             return int(self.geometry.gather.keys(context))
+        if self.geometry.share is not None:
+            return int(self.geometry.share.local(context))
         keys = context if self.chunk is None else (context - 1) % self.chunk + 1
         return keys if self.geometry.window is None else min(keys, self.geometry.window)
 
     def seen_batch(self, batch: Batch) -> Batch:
         """The batch as the layer's kernel sees it. Chunked attention shortens every request; a sparse layer gathers a
-        list of entries from each.
+        list of entries from each; under context parallelism a rank has a share of each.
 
         vLLM shortens requests by rewriting the metadata into one request per chunk (v1/attention/backends/utils.py,
         make_local_attention_virtual_batches); a decode token touches the last chunk only.
@@ -185,15 +189,38 @@ class Model(Shown):
         most = min(group.geometry.q_heads for group in self.layer_groups)
         return [tp for tp in range(1, most + 1) if all(_fits(group.geometry, tp) for group in self.layer_groups)]
 
-    def shard(self, tp: int = 1) -> RankModel:
-        """One rank's share at tensor-parallel degree `tp`; ShardingError names the valid degrees."""
+    def valid_dcp(self, tp: int) -> list[int]:
+        """Ranks that can divide the keys of a request at tensor-parallel degree `tp`, 1 included.
+
+        They are ranks that would otherwise hold the same KV heads, and whole groups of them make up the `tp` ranks. The
+        rule is that of vLLM (`ModelConfig.verify_with_parallel_config`, `ParallelConfig`). Layers with a window, chunks
+        or lists of keys are not divided.
+
+        >>> from decodecalc.models import load_model
+        >>> load_model("deepseek-v3").valid_dcp(8), load_model("llama3-8b").valid_dcp(16)
+        ([1, 2, 4, 8], [1, 2])
+        """
+        if any(not _divides(group) for group in self.layer_groups):
+            return [1]
+        copies = [self.replicas(group, tp) for group in self.layer_groups]
+        return [n for n in range(1, tp + 1) if tp % n == 0 and all(c % n == 0 for c in copies)]
+
+    def shard(self, tp: int = 1, dcp: int | KeyShare = 1) -> RankModel:
+        """One rank's share at tensor-parallel degree `tp`; ShardingError names the valid degrees.
+
+        dcp: ranks, within `tp`, that divide the keys of every request (decode context parallelism), or a `KeyShare`
+        that also says how. A rank then has the query heads of its whole group.
+        """
         tp = check_count("tp", tp)
+        share = dcp if isinstance(dcp, KeyShare) else KeyShare(dcp) if check_count("dcp", dcp) > 1 else None
         if not all(_fits(group.geometry, tp) for group in self.layer_groups):
             heads = sorted({(group.geometry.q_heads, group.geometry.kv_heads) for group in self.layer_groups})
             shown = " and ".join(f"{q} query / {kv} KV heads" for q, kv in heads[:4])
             valid = ", ".join(map(str, self.valid_tp()))
             raise ShardingError(f"tp {tp} does not fit {self.name} ({shown}); valid: {valid}")
-        groups = tuple(replace(group, geometry=_shard(group.geometry, tp)) for group in self.layer_groups)
+        if share is not None and share.ranks not in (fitting := self.valid_dcp(tp)):
+            raise ShardingError(_no_dcp(self, tp, share.ranks, fitting))
+        groups = tuple(replace(group, geometry=_shard(group.geometry, tp, share)) for group in self.layer_groups)
         return RankModel(
             name=self.name,
             tp=tp,
@@ -229,6 +256,28 @@ def _fits(geometry: Geometry, tp: int) -> bool:
     return geometry.mla or geometry.kv_heads % tp == 0 or tp % geometry.kv_heads == 0
 
 
-def _shard(geometry: Geometry, tp: int) -> Geometry:
+def _divides(group: LayerGroup) -> bool:
+    """Whether the keys of these layers can be divided over ranks: every query reads every key."""
+    return group.chunk is None and group.geometry.window is None and group.geometry.gather is None
+
+
+def _no_dcp(model: Model, tp: int, ranks: int, fitting: list[int]) -> str:
+    """Why so many ranks cannot divide the keys, and what can be done."""
+    partial = [group.name for group in model.layer_groups if not _divides(group)]
+    if partial:
+        return (
+            f"the keys of {model.name} cannot be divided over ranks: {', '.join(partial)} layers do not read every key "
+            "(a window, chunks or a list of selected keys)"
+        )
+    if len(fitting) > 1:
+        return f"{ranks} ranks cannot divide the keys of {model.name} at tp {tp}; valid: {', '.join(map(str, fitting))}"
+    return (
+        f"{ranks} ranks cannot divide the keys of {model.name} at tp {tp}, where no two ranks hold the same KV heads; "
+        "give a larger tensor-parallel degree"
+    )
+
+
+def _shard(geometry: Geometry, tp: int, share: KeyShare | None = None) -> Geometry:
     kv_heads = 1 if geometry.mla else max(1, geometry.kv_heads // tp)
-    return replace(geometry, q_heads=geometry.q_heads // tp, kv_heads=kv_heads)
+    own = geometry.q_heads // tp
+    return replace(geometry, q_heads=own * (1 if share is None else share.ranks), kv_heads=kv_heads, share=share)

@@ -100,8 +100,9 @@ def layer_of(
         mla_dims = MlaDims(
             kv_lora_rank=geo.v_dim, qk_rope_head_dim=geo.head_dim - geo.v_dim, qk_nope_head_dim=128, v_head_dim=128
         )
+    ranks = 1 if geo.share is None else geo.share.ranks
     return Layer(
-        q_heads=geo.q_heads,
+        q_heads=geo.q_heads // ranks,
         kv_heads=geo.kv_heads,
         head_dim=geo.head_dim,
         head_dim_v=None if geo.mla else geo.v_dim,
@@ -113,6 +114,7 @@ def layer_of(
         softcap=geo.softcap is not None,
         dtype=dtype,
         state_bytes=state_bytes,
+        context_ranks=ranks,
     )
 
 

@@ -62,6 +62,8 @@ class Layer:
     """Tokens of an image attend to each other in both directions (a prefix language model)."""
     state_bytes: int | None = None
     """Bytes of a recurrent layer's state beside this layer, for a hybrid model; None without such layers."""
+    context_ranks: int = 1
+    """Ranks that divide the keys of a request (decode context parallelism)."""
 
     def __post_init__(self) -> None:
         for name in ("q_heads", "kv_heads", "head_dim"):

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from decodecalc.errors import InputError, ShardingError, UnknownNameError
 from decodecalc.intmath import IntArray
+from decodecalc.keyshare import AG_RS, KeyShare
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.options import EngineOptions
 from decodecalc.launch.policy import Policy, PolicyVersion
-from decodecalc.models import LayerGroup, Model
+from decodecalc.models import LayerGroup, Model, RankModel
 from decodecalc.servers import architecture_of
 from decodecalc.servers.policies import Place, policies_named
 from decodecalc.values import Shown
@@ -56,6 +58,13 @@ class Axes(Shown):
     """Split counts for engines that take one by hand; other engines ignore them."""
     options: tuple[tuple[str, Any], ...] = ()
     """Engine options as (name, value); each engine takes those that it has."""
+    dcps: tuple[int, ...] = (1,)
+    """Ranks that divide the keys of every request, among those of a tensor-parallel degree. One that does not fit is
+    left out for that degree."""
+    dcp_interleave: int = 1
+    """Neighbouring keys that lie on one rank."""
+    dcp_exchange: str = AG_RS
+    """How the ranks merge their outputs: one of `keyshare.EXCHANGES`."""
     eager: bool | None = None
     """Plan without CUDA graphs, or (False) with them; None takes each engine's own defaults."""
     own_pages: bool = False
@@ -63,11 +72,17 @@ class Axes(Shown):
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if f.name not in ("splits", "options", "eager", "own_pages") and not getattr(self, f.name):
+            if f.name not in ("splits", "options", "eager", "own_pages", "dcp_interleave") and not getattr(
+                self, f.name
+            ):
                 raise InputError(f"axis {f.name} is empty")
         for name in ("batches", "contexts", "q_lens"):
             if min(getattr(self, name)) < 1:
                 raise InputError(f"{name} must be at least 1, not {min(getattr(self, name))}")
+
+    def share(self, dcp: int) -> int | KeyShare:
+        """How `dcp` ranks divide the keys; 1 where one rank holds them all."""
+        return 1 if dcp == 1 else KeyShare(dcp, self.dcp_interleave, self.dcp_exchange)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; models and GPUs by their names."""
@@ -102,7 +117,7 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
     found: list[Family] = []
     skipped: list[str] = []
     count = len(axes.engines)
-    for name in ("models", "tps", "gpus", "kv_dtypes", "page_sizes"):
+    for name in ("models", "tps", "dcps", "gpus", "kv_dtypes", "page_sizes"):
         count *= len(getattr(axes, name))
     count *= max(1, len(axes.splits))
     if count > MAX_FAMILIES:
@@ -111,15 +126,15 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
             f"{MAX_FAMILIES}: sweep fewer of them at a time"
         )
     for model in axes.models:
-        for tp in axes.tps:
+        for tp, dcp in product(axes.tps, axes.dcps):
             try:
-                rank = model.shard(tp)
+                rank = model.shard(tp, axes.share(dcp))
             except ShardingError as error:
                 skipped.append(str(error))
                 continue
             for gpu in axes.gpus:
                 caches = [KvCache(d, p) for d in axes.kv_dtypes for p in axes.page_sizes]
-                for policy, version, kv in _policies(axes, model, tp, gpu, caches, skipped):
+                for policy, version, kv in _policies(axes, model, rank, gpu, caches, skipped):
                     for splits, options in _options(axes, policy, rank.model_kv_heads):
                         for group in rank.layer_groups:
                             cache = policy.cache_of(kv)
@@ -138,14 +153,14 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
 
 
 def _policies(
-    axes: Axes, model: Model, tp: int, gpu: Gpu, caches: Sequence[KvCache], skipped: list[str]
+    axes: Axes, model: Model, rank: RankModel, gpu: Gpu, caches: Sequence[KvCache], skipped: list[str]
 ) -> Iterator[tuple[Policy, str | None, KvCache]]:
     """Every engine with every cache, in that order; a server's name is resolved for each cache."""
-    layer_groups = model.shard(tp).layer_groups
+    tp = rank.tp
     for spec in axes.engines:
         for kv in caches:
             place = Place(
-                groups=layer_groups, gpu=gpu, kv=kv, tp=tp, architecture=architecture_of(model), eager=axes.eager
+                groups=rank.layer_groups, gpu=gpu, kv=kv, tp=tp, architecture=architecture_of(model), eager=axes.eager
             )
             try:
                 for policy, version in policies_named(spec, place):

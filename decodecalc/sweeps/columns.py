@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from decodecalc.analysis.exchange import exchange_of_policy
 from decodecalc.analysis.occupancy import Occupancy, occupancy_arrays
 from decodecalc.analysis.traffic import Traffic, traffic_arrays
 from decodecalc.launch.arrays import Batches, KernelArray, Launches
@@ -29,8 +30,9 @@ TRAFFIC = (
     "partial_allocated_bytes", "total_bytes",
 )  # fmt: skip
 TIME = ("total_s",)
+RANKS = ("dcp", "dcp_interleave", "rank_keys", "exchange_launches", "exchange_received_bytes", "exchange_s")
 DEFAULT_COLUMNS = (*CONSTANT, *LAUNCH, *TRAFFIC)
-COLUMNS = (*DEFAULT_COLUMNS, *TIME)
+COLUMNS = (*DEFAULT_COLUMNS, *TIME, *RANKS)
 
 
 @dataclass
@@ -132,6 +134,28 @@ def _predicted(chunk: Chunk) -> Any:
     return shown
 
 
+def _share(chunk: Chunk, name: str, without: int) -> int:
+    share = chunk.family.layer_group.geometry.share
+    return without if share is None else int(getattr(share, name))
+
+
+def _exchanged(chunk: Chunk, name: str) -> Any:
+    """A quantity of the exchange of every step [N]; 0 where keys are not divided over ranks."""
+    found = exchange_of_policy(
+        chunk.family.policy.name, chunk.family.layer_group.geometry, chunk.family.kv, chunk.batches.query_tokens
+    )
+    return 0 if found is None else np.broadcast_to(np.asarray(getattr(found, name)), (chunk.size,))
+
+
+def _exchange_s(chunk: Chunk) -> Any:
+    from decodecalc.cost import predict_arrays
+
+    f = chunk.family
+    if f.layer_group.geometry.share is None:
+        return 0.0
+    return predict_arrays(f.policy.name, f.layer_group.geometry, chunk.batches, f.kv, f.gpu, chunk.found).exchange_s
+
+
 _MAKERS: dict[str, Callable[[Chunk], Any]] = {
     "model": lambda c: c.family.model,
     "tp": lambda c: c.family.tp,
@@ -157,6 +181,12 @@ _MAKERS: dict[str, Callable[[Chunk], Any]] = {
     "tile_keys": lambda c: _per_step(c.found.tile_keys, c),
     "scratch_bytes": lambda c: _per_step(c.found.scratch_bytes, c),
     "total_s": _predicted,
+    "dcp": lambda c: _share(c, "ranks", 1),
+    "dcp_interleave": lambda c: _share(c, "interleave", 1),
+    "rank_keys": lambda c: c.batches.max_seq_len,
+    "exchange_launches": lambda c: _exchanged(c, "launches"),
+    "exchange_received_bytes": lambda c: _exchanged(c, "received_bytes"),
+    "exchange_s": _exchange_s,
     **{
         name: lambda c, name=name: getattr(c.occupancy, name)  # type: ignore[misc]
         for name in (

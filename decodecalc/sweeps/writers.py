@@ -25,7 +25,7 @@ TEXT_COLUMNS = ("model", "gpu", "engine", "version", "layer_group", "kv_dtype", 
 LIST_COLUMNS = ("grid", "merge_grid")
 MAX_NOTE_BYTES = 1 << 20
 _PART = re.compile(r"part-([0-9]{12})-([0-9]{12})\.parquet")
-FLOAT_COLUMNS = ("sm_coverage", "waves", "partial_share", "total_s")
+FLOAT_COLUMNS = ("sm_coverage", "waves", "partial_share", "total_s", "exchange_s")
 
 
 class Writer(Protocol):

@@ -14,9 +14,11 @@ from decodecalc.cost.token import sum_layers
 from decodecalc.cost.variants import BUNDLED
 from decodecalc.errors import DecodecalcError
 from decodecalc.models import LayerGroup
+from decodecalc.scenario import Planned
 from decodecalc.tables.columns import scenario_columns
 from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
 from decodecalc.tables.memory import cautions
+from decodecalc.tables.ranks import rank_notes
 from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import absent, counted, sentence
 from decodecalc.units import human_seconds
@@ -90,11 +92,13 @@ def choose_table(
     caches = [] if curve else _caches(s, adviser, steps)
     reasons, details = absent(refused)
     label = known.label_of(BUNDLED)
+    plans = [] if request.layers.share is None else [p.plan for p in s.plans() if isinstance(p, Planned)][:1]
     notes = [
         *cautions(request),
         *(text for text in set_now if text.partition(": ")[2] not in answer),
         *caches,
         *(verdict for verdict in verdicts if verdict != answer),
+        *rank_notes(request, plans),
         *reasons,
         f"The L2 is {l2} and kernels are launched from a CUDA graph; calibration: {label}",
     ]

@@ -19,6 +19,7 @@ PHRASES: dict[str, Callable[[Any], str]] = {
     "kv_dtype": lambda v: f"with a cache in {v}",
     "page_size": lambda v: f"with pages of {counted(v, 'key')}",
     "layer_group": lambda v: f"in {v} layers",
+    "part": lambda v: f"over the {v}",
     "batch": lambda v: f"at batch {v}",
     "context": lambda v: f"at {v} keys",
     "q_len": lambda v: f"with {counted(v, 'query token')}",
@@ -49,6 +50,7 @@ def scenario_columns(rows: Sequence[Mapping[str, Any]], *, more: Sequence[Column
     columns += [Column("version", "version", align="left", rank=0)] if several_versions(rows) else []
     columns += more
     columns += [Column("layer_group", "layers", align="left", rank=0)] if varies(rows, "layer_group") else []
+    columns += [Column("part", "part", align="left", rank=0)] if varies(rows, "part") else []
     for key, title in (("batch", "batch"), ("context", "keys")):
         columns.append(Column(key, title, rank=0 if varies(rows, key) else 1))
     columns += [Column("q_len", "query tokens", rank=0)] if varies(rows, "q_len") else []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from decodecalc.analysis.explain import ExplainedStep, explain
 from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.traffic import traffic
+from decodecalc.prefix import WHOLE
 from decodecalc.scenario import Planned
 from decodecalc.tables.table import Table, percent
 from decodecalc.tables.text import counted, sentence
@@ -35,6 +36,7 @@ def explain_text(request: Request, markdown: bool = False) -> str:
     out = [*answer, *request.heading, *request.cautions]
     for item, steps in found:
         name = f"{item.plan.engine} {item.plan.version}, {item.layer_group.name} layers ({item.layer_group.layers})"
+        name += "" if item.part == WHOLE else f", {item.part} of {request.scenarios.shared_prefix} shared keys"
         out += ["", f"## {name}" if markdown else name]
         for step in steps:
             title = f"{step.number}. {step.title}"
@@ -65,6 +67,7 @@ def explain_table(request: Request) -> Table:
             "engine": item.plan.engine,
             "version": item.plan.version,
             "layer_group": item.layer_group.name,
+            **({} if item.part == WHOLE else {"part": item.part}),
             "batch": item.batch.size,
             "context": item.batch.max_seq_len,
             "step": step.number,

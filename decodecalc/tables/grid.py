@@ -10,10 +10,12 @@ from decodecalc.analysis.occupancy import first_split_change, occupancy
 from decodecalc.analysis.traffic import traffic
 from decodecalc.engines.registry import ALL, SERVED_HERE, engine_names
 from decodecalc.launch.plan import LaunchPlan
+from decodecalc.prefix import WHOLE
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.columns import ranging, scenario_columns
 from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
 from decodecalc.tables.memory import cautions
+from decodecalc.tables.ranks import rank_columns, rank_notes
 from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary, with_versions
 from decodecalc.tables.text import absent, counted, sentence
 
@@ -25,6 +27,7 @@ def grid_table(request: Request) -> Table:
     """Every plan of the request as one row; engines that refuse the scenario come last, with the reason."""
     s = request.scenarios
     cases: set[int] = set()
+    plans: list[LaunchPlan] = []
     rows: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
     for item in s.plans():
@@ -32,14 +35,24 @@ def grid_table(request: Request) -> Table:
             refused.append(_refused_row(item, s.gpu.sm_count))
         else:
             cases.add(item.case)
-            rows.append(_row(item))
+            part = {} if item.part == WHOLE else {"part": item.part, "shared_prefix": s.shared_prefix}
+            rows.append({**_row(item), **part, **rank_columns(item.plan)})
+            plans.append(item.plan)
     mark_defaults(request, rows)
     if len(s.engines) > 1:
         rows = in_order(rows, lambda row: -row["sm_coverage"])
     seen = with_versions(rows)
     closed, open_ = _gates(seen) if len(s.engines) <= 2 else ([], [])
     reasons, details = absent((r["engine"], r["gates"][0]["reason"]) for r in with_versions(refused))
-    notes = [*cautions(request), *_repeats(seen), *closed, *_unplanned(request), *reasons, *_further(request)]
+    notes = [
+        *cautions(request),
+        *_repeats(seen),
+        *rank_notes(request, plans),
+        *closed,
+        *_unplanned(request),
+        *reasons,
+        *_further(request),
+    ]
     notes += _flips(request, rows) if len(s.engines) <= 2 else []
     if len(cases) == 1:
         notes += _extra_kernels(seen) + _rereads(seen) + _invariance(seen)
@@ -128,6 +141,7 @@ def _same(values: tuple[int, ...]) -> int | list[int]:
 
 def _row(item: Planned) -> dict[str, Any]:
     plan = item.plan
+    seen = item.batch if item.part == WHOLE else plan.batch
     o = occupancy(plan)
     invariant = invariant_plan(plan)
     return {
@@ -139,9 +153,9 @@ def _row(item: Planned) -> dict[str, Any]:
         "kv_heads": plan.geometry.kv_heads,
         "head_dim": plan.geometry.head_dim,
         "window": plan.geometry.window,
-        "batch": item.batch.size,
-        "context": item.batch.max_seq_len,
-        "q_len": item.batch.max_q_len,
+        "batch": seen.size,
+        "context": seen.max_seq_len,
+        "q_len": seen.max_q_len,
         "path": plan.path,
         "kernel": plan.stage1.name,
         "grid": list(plan.stage1.grid),

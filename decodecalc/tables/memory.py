@@ -23,5 +23,5 @@ def _capacity(request: Request) -> list[str]:
     s, model = request.scenarios, request.layers.model
     if model is None:
         return []
-    found = over_capacity(model, s.kv, s.gpu, s.batches, request.layers.tp)
+    found = over_capacity(model, s.kv, s.gpu, s.batches, request.layers.tp, request.layers.share or 1)
     return [] if found is None else [f"warning: {found}"]

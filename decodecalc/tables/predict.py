@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.batch import Batch
+from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import Terms
 from decodecalc.cost.parameters import EXTRAPOLATED, PROVENANCES
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
 from decodecalc.cost.token import sum_known
+from decodecalc.launch.plan import LaunchPlan
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.columns import ranging, scenario_columns, varies
 from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
 from decodecalc.tables.memory import cautions
+from decodecalc.tables.ranks import rank_columns, rank_notes
 from decodecalc.tables.table import Column, Table, cell, percent
 from decodecalc.tables.text import absent, sentence
 from decodecalc.units import human_seconds
@@ -38,18 +42,21 @@ def predict_table(
     rows: list[dict[str, Any]] = []
     refused: list[tuple[str, str]] = []
     notes: dict[str, None] = {}
+    plans: list[LaunchPlan] = []
     for item in s.plans():
         if isinstance(item, Refusal):
             refused.append((item.engine, item.reason))
             continue
+        plans.append(item.plan)
         found = [
             predict(item.plan, s.gpu, known, kernel=k, stand_in=stand_in, l2=l2, launch=launch)
             for k in (("own", "bundled") if kernel == "both" else (kernel,))
         ]
         for p in found if len({(p.kernel, p.variant) for p in found}) > 1 else found[:1]:
-            rows.append(_row(item, p))
+            rows.append({**_row(item, p), **rank_columns(item.plan)})
             notes.update(dict.fromkeys(f"{item.plan.engine}: {note}" for note in p.notes))
     _add_tokens(rows, len(s.layer_groups))
+    verdicts = _add_undivided(request, rows, known, kernel, l2, launch)
     mark_defaults(request, rows)
     reasons, details = absent(refused)
     labels = dict.fromkeys(row["calibration"] for row in rows) or {known.label: None}
@@ -62,7 +69,7 @@ def predict_table(
         rows,
         _columns(rows),
         request.heading,
-        [*cautions(request), *notes, *reasons, *lines],
+        [*cautions(request), *verdicts, *notes, *rank_notes(request, plans), *reasons, *lines],
         shown,
         answer=_answer(shown),
         measured=("The predicted time of the attention of one layer", TIME),
@@ -147,6 +154,47 @@ def _add_tokens(rows: list[dict[str, Any]], groups: int) -> None:
         row["token_s"] = sum_known(sums[key]) if len(sums[key]) == groups else None
 
 
+def _add_undivided(
+    request: Request, rows: list[dict[str, Any]], known: Calibration, kernel: str, l2: str, launch: str
+) -> list[str]:
+    """Put the time without --dcp into every row, and the context from which on it pays; a sentence for each."""
+    s = request.scenarios
+    if request.layers.share is None:
+        return []
+    from decodecalc.cost.breakeven import MOST_KEYS, break_even, undivided
+
+    notes: list[str] = []
+    found: dict[Any, Any] = {}
+    policies = {(policy.name, policy.version(version).name): (policy, version) for policy, version in s.engines}
+    for row in rows:
+        policy, version = policies[row["engine"], row["version"]]
+        group = next(group for group in s.layer_groups if group.name == row["layer_group"])
+        side = "bundled" if row["kernel"] == "bundled" and kernel != "own" else kernel if kernel != "both" else "own"
+        batch = Batch.uniform(row["batch"], row["context"], row["q_len"]) if len(s.batches) > 1 else s.batches[0]
+        options = s.options_of(policy)
+        plan = policy.plan(undivided(group.geometry), batch, s.kv, s.gpu, options, version)
+        alone = predict(plan, s.gpu, known, kernel=side, l2=l2, launch=launch)
+        key = (row["engine"], row["version"], side, group.name, row["batch"], row["q_len"])
+        if key not in found:
+            found[key] = break_even(
+                policy, group.geometry, s.kv, s.gpu, batch=row["batch"], q_len=row["q_len"], options=options,
+                version=version, calibration=known, kernel=side, l2=l2, launch=launch,
+            )  # fmt: skip
+        even = found[key]
+        row["without_dcp_s"], row["break_even_keys"] = alone.total_s, even.keys
+        if alone.total_s is None or row["total_s"] is None:
+            continue
+        name = f"{row['engine']}, batch {row['batch']}"
+        if even.keys is None:
+            notes.append(f"{name}: dividing the keys never makes a layer faster, up to {MOST_KEYS} keys of a request")
+        else:
+            notes.append(
+                f"{name}: dividing the keys makes a layer faster from about {even.keys} keys of a request on, where it "
+                f"takes {human_seconds(even.divided_s)}"
+            )
+    return notes
+
+
 def _provenance(rows: list[dict[str, Any]]) -> list[str]:
     lines: dict[str, None] = {}
     for row in rows:
@@ -174,6 +222,7 @@ TIME = Column("total_s", "time", human_seconds, rank=0)
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[Column]:
+    divided = any(row["exchange_s"] for row in rows)
     computes = any((row["compute_s"] or 0) > 1e-8 for row in rows)
     by_engine = {row["engine"]: row["kernel"] for row in rows}
     sides = any(by_engine[row["engine"]] != row["kernel"] for row in rows)
@@ -184,6 +233,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         TIME,
         Column("low_s", "low", human_seconds, rank=0),
         Column("high_s", "high", human_seconds, rank=0),
+        *([Column("without_dcp_s", "without DCP", human_seconds, rank=0)] if divided else []),
         Column("token_s", "token time", human_seconds),
         *([Column("floor_s", "at least", human_seconds, rank=0)] if any(r["total_s"] is None for r in rows) else []),
         Column("bound", "bound by", lambda v: BOUNDS[v], align="left", rank=0),
@@ -196,6 +246,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("tail_s", "tail", human_seconds, rank=2),
         Column("gap_s", "gap", human_seconds, rank=2),
         Column("merge_s", "merge", human_seconds, rank=2),
+        *([Column("exchange_s", "exchange", human_seconds, rank=0)] if divided else []),
         Column("roofline_s", "roofline", human_seconds, rank=2),
         Column("overhead_plus_bytes_s", "overhead + bytes", human_seconds, rank=2),
         *([Column("numbers", "numbers", align="left")] if varies(rows, "numbers") else []),

@@ -165,7 +165,7 @@ class Judge:
         options = {**setting.options, **policy.own_options(known.options)}
         try:
             one = Scenarios((layer,), (batch,), ((policy, version),), self.gpu, known.kv, options, known.model_kv_heads)
-            plan = one.plan(layer, batch, policy, version)
+            ((_, plan),) = one.step_plans(layer, batch, policy, version)
         except DecodecalcError as refused:
             refusals.append(str(refused))
             return None

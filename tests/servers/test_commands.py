@@ -165,7 +165,7 @@ def test_any_text_is_a_command_or_an_input_error(text: str) -> None:
 def test_the_flags_that_advice_names_are_read(server: str) -> None:
     """Every flag that an answer may tell a user to add changes the command that is read again."""
     base = {
-        "vllm": "vllm serve m -tp 14", "sglang": "sglang serve m", "tensorrt-llm": "trtllm-serve m",
+        "vllm": "vllm serve m -tp 14", "sglang": "sglang serve m --tp 14", "tensorrt-llm": "trtllm-serve m",
         "llama.cpp": "llama-server -m m", "lmdeploy": "lmdeploy serve api_server m",
     }[server]  # fmt: skip
     command, facts = read_command(base), facts_of(server)

@@ -153,6 +153,7 @@ class AiterMla(Policy):
         server_names=("ROCM_AITER_MLA",),
         schedules_once_a_step=True,  # servers make the plan with the step's other metadata, before the first layer
         partition=Partition(rule=IRREGULAR),
+        returns_lse=True,
     )
 
     def combinations(self, options: AiterMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:

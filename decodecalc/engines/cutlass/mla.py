@@ -170,6 +170,7 @@ class CutlassMla(Policy):
         frozen_option="page_table_width",
         longest_in_pages=True,
         partition=Partition(rule=COUNT),
+        returns_lse=True,
     )
 
     def combinations(self, options: CutlassMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:

@@ -270,6 +270,8 @@ class FlashAttention2(Policy):
         invariant_option=("batch_invariant", True),
         frozen_option="seqlen_k",
         partition=Partition(rule=COUNT),
+        returns_lse=True,
+        own_keys_apart=True,  # vLLM's _forward_with_dcp (flash_attn.py) is the one server's path that divides keys
     )
     rule = (
         "One query token, a group, no window, no ALiBi: the group becomes query rows (heads = kv_heads, rows = group). "

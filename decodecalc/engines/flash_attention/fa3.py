@@ -417,6 +417,8 @@ class FlashAttention3(Policy):
         graph_option=("cuda_graph", True),
         requests_in_turn=True,
         partition=Partition(rule=COUNTS),
+        returns_lse=True,
+        own_keys_apart=True,  # vLLM's _forward_with_dcp (flash_attn.py) is the one server's path that divides keys
     )
     rule = (
         "m = B' x kv_heads x ceil(q x group / block_m) tiles; B' = 1 when per-request lengths are passed, else B. n = "

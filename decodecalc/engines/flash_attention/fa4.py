@@ -173,6 +173,8 @@ class FlashAttention4(Policy):
         frozen_option="max_seqlen_k",
         partition=Partition(rule=COUNTS),
         sparse=True,
+        returns_lse=True,
+        own_keys_apart=True,  # vLLM's _forward_with_dcp (flash_attn.py) is the one server's path that divides keys
     )
 
     def graph_options(self, version: PolicyVersion) -> Mapping[str, Any]:

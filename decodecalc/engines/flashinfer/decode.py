@@ -69,6 +69,7 @@ class FlashInfer(Policy):
         graph_option=("cuda_graph", True),
         requests_in_turn=True,
         partition=Partition(rule=SIZE),
+        returns_lse=True,
     )
     versions = (
         PolicyVersion(

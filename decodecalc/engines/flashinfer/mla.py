@@ -92,7 +92,10 @@ class FlashInferMla(Policy):
     word_for_split = "chunk"
     options_type = FlashInferMlaOptions
     traits = Traits(
-        server_names=("flashinfer",), graph_option=("cuda_graph", True), partition=Partition(rule=SIZE, unit_keys=1)
+        server_names=("flashinfer",),
+        graph_option=("cuda_graph", True),
+        partition=Partition(rule=SIZE, unit_keys=1),
+        returns_lse=True,
     )
     versions = (
         PolicyVersion(

@@ -112,7 +112,7 @@ class FlashMla(Policy):
         "parts = max(SMs // kv_heads // ceil(q * group / 64), 1); payload = ceil(sum(ceil(L / 64) + 5) / parts) + 5 "
         "blocks; requests are dealt to the parts in order, a request costs its remaining blocks + 5"
     )
-    traits = Traits(server_names=("FLASHMLA", "flashmla"), partition=Partition(rule=IRREGULAR))
+    traits = Traits(server_names=("FLASHMLA", "flashmla"), partition=Partition(rule=IRREGULAR), returns_lse=True)
 
     def combinations(self, options: Any, version: PolicyVersion) -> tuple[Takes, ...]:
         """Describe which layers, caches and devices the version takes."""

@@ -209,6 +209,7 @@ class FlexDecoding(Policy):
         split_setting=SplitSetting("kernel_options={{'SPLIT_KV': {splits}}}", "split_kv"),
         by_hand_option="split_kv",
         frozen_option="kv_len",
+        returns_lse=True,
     )
     rule = (
         "SPLIT_KV = max(SMs // (B x kv_heads) x 2, 1); grid (1, B x kv_heads, SPLIT_KV). A split owns TILE_KV = "

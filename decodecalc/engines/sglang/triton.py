@@ -40,7 +40,7 @@ from decodecalc.intmath import IntArray, cdiv, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, KernelArray, Launches, at, row
 from decodecalc.launch.plan import OWNER_BLOCK, KeyRange, KeyRanges
-from decodecalc.launch.policy import Policy, PolicyVersion
+from decodecalc.launch.policy import Policy, PolicyVersion, version_key
 from decodecalc.launch.takes import FLOATS, Takes
 from decodecalc.launch.traits import COUNTS, Partition, SplitSetting, Traits
 
@@ -93,6 +93,10 @@ class SglangTriton(Policy):
         "Launched: cap. Split length: ceil(ceil(L / n) / 32) * 32."
     )
     versions = VERSIONS
+
+    def returns_lse(self, version: PolicyVersion) -> bool:
+        """From 0.5.15 on, whose server has `--dcp-size` (triton_backend.py, forward_decode)."""
+        return version.covers is not None and version_key(version.covers[0]) >= (0, 5, 15)
 
     def combinations(self, options: SglangOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """What the version takes."""

@@ -49,6 +49,8 @@ class FlashDecoding(Policy):
         partition=Partition(rule=COUNT),
         sparse=True,
         vendors=("NVIDIA", "AMD", "Intel"),  # arithmetic that any device could follow
+        returns_lse=True,
+        folds_queries=True,
     )
     rule = "S = min(ceil(SMs / unsplit blocks), ceil(longest / tile)); every slice ceil(ceil(L / tile) / S) tiles"
 

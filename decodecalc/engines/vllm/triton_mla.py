@@ -156,6 +156,7 @@ class VllmTritonMla(Policy):
         longest_option="captured_max_len",
         frozen_option="captured_max_len",
         partition=Partition(rule=COUNT, unit_keys=1),
+        returns_lse=True,
     )
 
     def combinations(self, options: VllmTritonMlaOptions, version: PolicyVersion) -> tuple[Takes, ...]:

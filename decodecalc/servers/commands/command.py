@@ -31,6 +31,12 @@ class Command(Shown):
     """Replicas of the attention layers."""
     dcp: int = 1
     """Ranks that one sequence's keys are divided over (decode context parallelism), within `tp`."""
+    dcp_interleave: int = 1
+    """Neighbouring keys that lie on one of these ranks."""
+    dcp_exchange: str | None = None
+    """How these ranks merge their outputs; None for the server's default."""
+    dcp_replicated: bool = False
+    """Whether each of these ranks computes the queries of all of them."""
     expert_ranks: int | None = None
     """Ranks that routed experts are divided over; None for `tp`."""
     max_num_seqs: int | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decodecalc.errors import UnknownNameError
+from decodecalc.keyshare import AG_RS
 from decodecalc.servers.commands.flags import Flag
 
 # What a server's memory fraction is a share of.
@@ -36,6 +37,8 @@ class Facts:
     """How a quantity is set, with `{}` for its value."""
     smaller_cache: str | None = None
     """The flag that halves the cache."""
+    dcp_exchange: str = AG_RS
+    """How the ranks that divide keys merge their outputs where the command does not say: of the newest release."""
     trials: tuple[str, ...] = ()
     """Flags worth trying on a command: each is added, and the step's time compared."""
     page_size: int = 16

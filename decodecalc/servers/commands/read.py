@@ -184,7 +184,7 @@ def _command(
         model = next((word for word in read.swallowed if "/" in word and not word.startswith(("http", "{"))), None)
     if model is None:
         raise InputError(f"the command names no model: {' '.join(words)[:80]!r}")
-    for name in ("tp", "pp", "dp", "dcp", "max_num_seqs", "page_size"):
+    for name in ("tp", "pp", "dp", "dcp", "dcp_interleave", "max_num_seqs", "page_size"):
         value = values.get(name)
         if value is not None and value < 1:
             raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}")

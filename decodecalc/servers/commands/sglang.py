@@ -16,6 +16,9 @@ FLAGS = (
     flag("--tensor-parallel-size --tp-size --tp", "tp", INT, "ranks that divide the heads"),
     flag("--pipeline-parallel-size --pp-size --pp", "pp", INT, "stages that divide the layers"),
     flag("--data-parallel-size --dp-size --dp", "dp", INT, "replicas of the attention layers"),
+    flag("--decode-context-parallel-size --dcp-size", "dcp", INT, "ranks that divide a sequence's keys"),
+    flag("--dcp-comm-backend", "dcp_exchange", STR, "how the ranks merge their outputs"),
+    flag("--dcp-replicate-q-proj", "dcp_replicated", ON, "every rank computes all queries"),
     flag("--enable-dp-attention", "dp_attention", ON, "replicas of attention inside the tensor-parallel ranks"),
     flag("--expert-parallel-size --ep-size --ep", "ep", INT, "whole experts on each rank"),
     flag("--max-running-requests", "max_num_seqs", INT, "most sequences of a step"),
@@ -49,8 +52,8 @@ _SETTINGS = (
     "speculative_algorithm", "speculative_eagle_topk",
 )  # fmt: skip
 _PLAIN = (
-    "pp", "max_num_seqs", "max_model_len", "page_size", "kv_cache_dtype", "backend", "memory_fraction", "quantization",
-    "hf_overrides", "eager",
+    "pp", "dcp", "dcp_exchange", "dcp_replicated", "max_num_seqs", "max_model_len", "page_size", "kv_cache_dtype",
+    "backend", "memory_fraction", "quantization", "hf_overrides", "eager",
 )  # fmt: skip
 
 
@@ -100,10 +103,12 @@ FACTS = Facts(
         "max_num_seqs": "--max-running-requests {}",
         "max_model_len": "--context-length {}",
         "tp": "--tp-size {}",
+        "dcp": "--dcp-size {}",
         "backend": "--attention-backend {}",
         "memory_fraction": "--mem-fraction-static {}",
     },
     smaller_cache="--kv-cache-dtype fp8_e4m3",
+    dcp_exchange="a2a",
     trials=("--triton-attention-num-kv-splits 16", "--triton-attention-num-kv-splits 32"),
     flags_table=FLAGS,
 )

@@ -19,6 +19,9 @@ FLAGS = (
     flag("--pipeline-parallel-size -pp", "pp", INT, "stages that divide the layers"),
     flag("--data-parallel-size -dp", "dp", INT, "replicas of the attention layers"),
     flag("--decode-context-parallel-size -dcp", "dcp", INT, "ranks that divide a sequence's keys"),
+    flag("--cp-kv-cache-interleave-size --dcp-kv-cache-interleave-size", "dcp_interleave", INT, "keys of a run"),
+    flag("--dcp-comm-backend", "dcp_exchange", STR, "how the ranks merge their outputs"),
+    flag("--dcp-q-replicate", "dcp_replicated", ON, "every rank computes all queries"),
     flag("--enable-expert-parallel -ep", "ep", ON, "whole experts on each rank"),
     flag("--max-num-seqs", "max_num_seqs", COUNT, "most sequences of a step"),
     flag("--max-num-batched-tokens", "max_num_batched_tokens", COUNT, "most tokens of a step"),
@@ -95,8 +98,8 @@ def values_of(read: Read, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 _PLAIN = (
-    "tp", "pp", "dp", "dcp", "max_num_seqs", "max_model_len", "page_size", "kv_cache_dtype", "memory_fraction",
-    "kv_bytes", "quantization", "hf_overrides", "eager",
+    "tp", "pp", "dp", "dcp", "dcp_interleave", "dcp_exchange", "dcp_replicated", "max_num_seqs", "max_model_len",
+    "page_size", "kv_cache_dtype", "memory_fraction", "kv_bytes", "quantization", "hf_overrides", "eager",
 )  # fmt: skip
 
 

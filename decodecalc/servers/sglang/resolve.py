@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from decodecalc.launch.policy import version_key
+from decodecalc.servers.context import SGLANG_FIRST, sglang_backends
 from decodecalc.servers.device import device_of
 from decodecalc.servers.question import Question
-from decodecalc.servers.resolution import START, Resolution, ServerRefusal
+from decodecalc.servers.resolution import CLI, START, Resolution, ServerRefusal
 from decodecalc.servers.sglang import checks
 from decodecalc.servers.sglang.defaults import apply_override, generic_default
 from decodecalc.servers.sglang.engine import kv_splits, plan_of, uses_tensor_cores
@@ -90,6 +92,26 @@ def graph_max_batch(state: ServerState) -> int:
     return (256, 512)[many] if mib < 160 * 1024 else 512
 
 
+def _without_dcp(version: str) -> ServerRefusal | None:
+    """The refusal of a release that has no `--dcp-size`."""
+    if version_key(version) >= SGLANG_FIRST:
+        return None
+    words = "unrecognized arguments: --dcp-size"
+    return ServerRefusal(stage=CLI, error="SystemExit", reasons=(words,), code="unknown_flag")
+
+
+def _note_dcp(state: ServerState, decode: str, version: str) -> None:
+    """What a user should know of a backend whose keys are divided over ranks."""
+    if decode not in sglang_backends(version):
+        state.notes.append(
+            f"SGLang {version} has no code that divides the keys of a request over ranks for the backend {decode}."
+        )
+    elif not state.has_mla:
+        state.notes.append(
+            "SGLang adds the ranks' outputs of these layers by an all-reduce, which is priced as a reduce-scatter."
+        )
+
+
 def _notes(state: ServerState, release: SglangRelease, asked: str) -> tuple[str, ...]:
     if release.recorded:
         return tuple(state.notes)
@@ -128,6 +150,9 @@ def _answer(state: ServerState, release: SglangRelease, base: dict[str, Any]) ->
         refused = ServerRefusal(
             stage=START, error=built.error[0], reasons=(built.error[1],), code="backend_does_not_start"
         )
+    if refused is None and state.question.layer.context_ranks > 1:
+        refused = _without_dcp(base["version"])
+        _note_dcp(state, decode, base["version"])
     plan = plan_of(state, decode)
     detail = _detail(state, built, decode)
     return Resolution(

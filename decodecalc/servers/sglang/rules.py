@@ -1,8 +1,8 @@
 """SGLang's releases: what differs from one to the next, as a chain of `replace` from the newest back.
 
 0.5.10.post1 and 0.5.23 are checked against recordings of the engine's own answers. In the wheels between them only the
-parameters of this page were looked up, not every step of the resolution: an answer for them says so.
-Limits: no data, context or pipeline parallelism, no HiCache, no PD disaggregation, no multimodal or diffusion models.
+parameters of this page were looked up, not every step of the resolution: an answer for them says so. Limits: no data,
+prefill context or pipeline parallelism, no HiCache, no PD disaggregation, no multimodal or diffusion models.
 """
 
 from __future__ import annotations

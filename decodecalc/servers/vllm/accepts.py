@@ -113,9 +113,9 @@ class Accepts(NamedTuple):
             named = "ModuleNotFoundError: No module named 'flashinfer'"
             words = named if ask.rules.names_missing_module and not ask.device.hip else "ImportError"
             return BackendCandidate(name=name, reasons=(Reason(words=words, detail="flashinfer is not installed"),))
-        return BackendCandidate(name=name, reasons=tuple(self._reasons(ask)))
+        return BackendCandidate(name=name, reasons=tuple(self._reasons(name, ask)))
 
-    def _reasons(self, ask: Ask) -> list[Reason]:
+    def _reasons(self, name: str, ask: Ask) -> list[Reason]:
         layer, out = ask.layer, []
 
         def add(words: str, detail: str = "") -> None:
@@ -149,6 +149,9 @@ class Accepts(NamedTuple):
             add("non-causal attention not supported")
         if ask.batch_invariant and not self.batch_invariant:
             add("batch invariance not supported")
+        ranks = layer.context_ranks
+        if ranks > 1 and ask.rules.dcp_selects and name not in ask.rules.dcp_backends:
+            add("DCP not supported", f"{ranks} ranks divide the keys")
         own = self.combination(ask)
         if own is not None:
             add(own)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from decodecalc.servers.context import vllm_backends
+
 _ALL_QUANTISED = ("fp8", "nvfp4", "turboquant_", "octave_", "ultraquant_")
 
 
@@ -85,6 +87,11 @@ class VllmRules(NamedTuple):
     """FLASHMLA_SPARSE knows an NVFP4 layout, on 10.x only."""
     flashinfer_sparse_no_rope: bool = True
     """FLASHINFER_MLA_SPARSE looks at models without rope apart."""
+    # Decode context parallelism (`servers.context`)
+    dcp_backends: tuple[str, ...] = vllm_backends("0.33.0")
+    """Backends that can divide a request's keys over ranks."""
+    dcp_selects: bool = True
+    """Other backends are left out of the choice; else the server stops at start-up."""
     # Pages
     mla_hybrid_page: int = 128
     """Least page of a hybrid MLA model; 1 in releases without one."""

@@ -81,6 +81,12 @@ def _answer(
     if plan.error is not None:
         error, words = plan.error
         refused = _refusal(START, (words,), "metadata_builder_fails", error)
+    elif ask.layer.context_ranks > 1 and backend not in ask.rules.dcp_backends:
+        words = (
+            "Decode Context Parallelism (DCP) requires attention implementations to return the softmax LSE during "
+            f"decode, but {backend} does not"
+        )
+        refused = _refusal(START, (words,), "dcp_needs_lse", "AssertionError")
     return Resolution(
         server=SERVER,
         version=version,

@@ -1,7 +1,8 @@
 """vLLM's releases: what differs from one to the next, as chains of `replace` from the newest back.
 
 Read from the wheels of every release named here; 0.24.0, 0.27.1, 0.30.0 and 0.33.0 are checked against recordings of
-the engine's own answers. Limits: causal decoding without context parallelism, KV connectors or adaptive verification;
+the engine's own answers. Limits: causal decoding without prefill context parallelism, KV connectors or adaptive
+verification;
 a hybrid's state in the cache's `align` mode and a float32 state under 0.24 (which changes FLASH_ATTN's pages) are not
 modelled.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.launch.policy import version_key
+from decodecalc.servers.context import vllm_backends, vllm_selects
 from decodecalc.servers.vllm import backends as b
 from decodecalc.servers.vllm.accepts import Accepts
 from decodecalc.servers.vllm.parameters import VllmRules
@@ -76,7 +78,14 @@ _V29 = _V30._replace(
     fi_hopper_window_fails=True,
     flashinfer_sparse_no_rope=False,
 )
-_V28 = _V29._replace(fa4_hd256="no", fi_xqa_checks_head=False, names_missing_module=False, ds_mla_bytes=True)
+_V28 = _V29._replace(
+    fa4_hd256="no",
+    fi_xqa_checks_head=False,
+    names_missing_module=False,
+    ds_mla_bytes=True,
+    dcp_backends=vllm_backends("0.28.0"),
+    dcp_selects=vllm_selects("0.28.0"),
+)
 _V27 = _V28._replace(
     lists_rdna_unified=False,
     fa4_hd256="no_window",
@@ -86,7 +95,7 @@ _V27 = _V28._replace(
     fi_sink_families=(),
 )
 _V26 = _V27._replace(fa4_hd256="no", fa4_takes_192=True, fa4_fp8=False, fa_fp8_sentence=None, mla_hybrid_page=1)
-_V25 = _V26._replace(asks_window=False, lists_non_causal=False)
+_V25 = _V26._replace(asks_window=False, lists_non_causal=False, dcp_backends=vllm_backends("0.25.1"))
 _V24 = _V25._replace(
     lists_sparse_hopper=("FLASHMLA_SPARSE",),
     xqa_families=(),
@@ -94,6 +103,7 @@ _V24 = _V25._replace(
     fi_hopper_single_token=False,
     fi_hopper_window_fails=False,
     fi_nvfp4_checked=False,
+    dcp_backends=vllm_backends("0.24.0"),
 )
 _V23 = _V24._replace(
     lists_sm120_mla=False,

@@ -9,9 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from decodecalc.errors import InputError
+
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
     from decodecalc.verify.claims.claim import Finding
+    from decodecalc.verify.dcp.loop import DcpRunner
     from decodecalc.verify.own.loop import OwnRunner
     from decodecalc.verify.report.files import Journal, Report
     from decodecalc.verify.run.device import Device
@@ -52,6 +55,8 @@ class How:
     """Path of a calibration file; None takes the shipped or extrapolated one."""
     kernel: str = "bundled"
     """Whose kernels run: the bundled one under each engine's rule, or the engines' `own`."""
+    together: bool = False
+    """Whether the ranks work on every case together, each with a share of its keys, instead of dividing the cases."""
     traces: str | None = None
     """Folder for the profiler's record of each case's kernels; None keeps none. Own kernels only."""
 
@@ -135,8 +140,10 @@ class Session:
             return out, True
         return out, False
 
-    def _runner(self, todo: Sequence[Case], display: Display) -> Runner | OwnRunner:
+    def _runner(self, todo: Sequence[Case], display: Display) -> Runner | OwnRunner | DcpRunner:
         """What runs the cases, made ready."""
+        if self._how.together:
+            return self._ranks_runner()
         from decodecalc.verify.own.loop import OwnRunner
         from decodecalc.verify.run.runner import Runner
 
@@ -147,6 +154,19 @@ class Session:
         runner = Runner(self._device, self._claims, self._calibration, self._how.seed)
         self._prepare(runner, todo, display)
         return runner
+
+    def _ranks_runner(self) -> DcpRunner:
+        from decodecalc.verify.dcp.group import ProcessRanks, RankGroup, SimulatedGroup
+        from decodecalc.verify.dcp.loop import DcpRunner
+
+        def group(ranks: int) -> RankGroup:
+            if self._ranks.world == 1:
+                return SimulatedGroup(ranks)
+            if ranks != self._ranks.world:
+                raise InputError(f"the case needs {ranks} ranks, and torchrun started {self._ranks.world}")
+            return ProcessRanks(self._ranks, self._device)
+
+        return DcpRunner(self._device, self._claims, group, self._calibration, self._how.seed)
 
     def _prepare(self, runner: Runner, todo: Sequence[Case], display: Display) -> None:
         """Reads counters and compiles kernels, before the loop."""

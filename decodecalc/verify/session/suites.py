@@ -2,19 +2,21 @@
 
 `quick` takes about a minute, `standard` is what reports are made of, and `full` adds long contexts, wide batches and
 every engine. `tiny` is small enough for Triton's CPU interpreter. `engines` holds the steps on which engines' own
-kernels are checked: every engine that has a runner, with what it serves besides plain GQA.
+kernels are checked: every engine that has a runner, with what it serves besides plain GQA. `dcp` divides the keys of
+every request over ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.engines.registry import LIBRARIES, REFERENCE, SERVED, SERVED_MLA, split_version
 from decodecalc.errors import GateError, UnknownNameError
 from decodecalc.geometry import Geometry
+from decodecalc.keyshare import A2A, KeyShare
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup, load_model
@@ -95,6 +97,7 @@ class _Spec:
     group: str | None = None
     engines: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
+    share: KeyShare | None = None
 
 
 _QUICK = (
@@ -133,7 +136,7 @@ _FULL_EXTRA = (
     _Spec("llama2-7b", 8, ((1, 4096), (64, 4096))),
     _Spec("llama3-8b", 1, ragged=(tuple(range(100, 6500, 200)),)),
 )
-SUITES = ("quick", "standard", "full", "tiny", "engines")
+SUITES = ("quick", "standard", "full", "tiny", "engines", "dcp")
 
 
 def suite_scenarios(name: str, engines: Sequence[str] | None = None) -> list[Scenario]:
@@ -142,6 +145,8 @@ def suite_scenarios(name: str, engines: Sequence[str] | None = None) -> list[Sce
         return _tiny(engines)
     if name == "engines":
         return list(own_scenarios(engines))
+    if name == "dcp":
+        return dcp_scenarios(engines)
     specs = {"quick": _QUICK, "standard": _STANDARD, "full": _STANDARD + _FULL_EXTRA}.get(name)
     if specs is None:
         raise UnknownNameError("suite", name, SUITES)
@@ -149,7 +154,7 @@ def suite_scenarios(name: str, engines: Sequence[str] | None = None) -> list[Sce
 
 
 def _scenarios(spec: _Spec, engines: Sequence[str] | None, every: bool) -> Iterator[Scenario]:
-    rank = load_model(spec.model).shard(spec.tp)
+    rank = load_model(spec.model).shard(spec.tp, spec.share or 1)
     groups = [g for g in rank.layer_groups if spec.group in (None, g.name)][:1]
     batches = [Batch.uniform(b, c, spec.q_len) for b, c in spec.steps]
     batches += [Batch(lens, spec.q_len) for lens in spec.ragged]
@@ -159,7 +164,8 @@ def _scenarios(spec: _Spec, engines: Sequence[str] | None, every: bool) -> Itera
         more = () if group.geometry.mla else (REFERENCE, *LIBRARIES)
         chosen = tuple(engines or (usual + more if every else usual))
         for batch in batches:
-            label = " ".join([f"{spec.model}/tp{spec.tp}", *(f"{name}={value}" for name, value in spec.options)])
+            dcp = f"/dcp{spec.share.ranks}i{spec.share.interleave}{spec.share.exchange}" if spec.share else ""
+            label = " ".join([f"{spec.model}/tp{spec.tp}{dcp}", *(f"{name}={value}" for name, value in spec.options)])
             yield Scenario(label, group, batch, kv, chosen, rank.model_kv_heads, dict(spec.options))
 
 
@@ -191,6 +197,39 @@ def _tiny(engines: Sequence[str] | None) -> list[Scenario]:
         make("tiny-group7", Geometry(7, 1, 32), Batch([150, 16, 33]), (REFERENCE,)),
         make("tiny-window", Geometry(2, 1, 32, window=40), Batch([130]), SERVED[:1]),
         make("tiny-mla", Geometry(16, 1, 96, 64, mla=True), Batch([70]), SERVED_MLA[:1]),
+    ]
+
+
+def dcp_scenarios(engines: Sequence[str] | None, ranks: int = 2) -> list[Scenario]:
+    """Steps whose keys `ranks` ranks divide: latent layers with all heads and with some, grouped heads and one KV head,
+    short and long, one request and many, both ways of merging and runs of one key and of a page."""
+    usual = tuple(engines or ("bundled",))
+    page = KeyShare(ranks, 64, A2A)
+    specs = (
+        _Spec("deepseek-v3", ranks, ((1, 65536), (1, 8192), (16, 16384)), page=64, share=KeyShare(ranks)),
+        _Spec("deepseek-v3", 8 * ranks, ((1, 65536), (128, 4096)), page=64, share=page),
+        _Spec("llama3-70b", 8 * ranks, ((1, 131072), (16, 8192)), share=KeyShare(ranks)),
+        _Spec("llama3-70b", 8 * ranks, ragged=(RAGGED,), share=replace(page, interleave=16)),
+        _Spec("gemma-2b", ranks, ((4, 8192),), share=KeyShare(ranks)),
+    )
+    return [scenario for spec in specs for scenario in _scenarios(replace(spec, engines=usual), None, every=False)]
+
+
+def tiny_dcp(engines: Sequence[str] | None, ranks: int | None = None) -> list[Scenario]:
+    """Divided keys for the interpreter: grouped heads, a latent, and requests that some ranks have no keys of. ranks:
+    of every case, where processes fix it."""
+
+    def make(label: str, geo: Geometry, batch: Batch, share: KeyShare, page: int = 16) -> Scenario:
+        share = share if ranks is None else replace(share, ranks=ranks)
+        group = LayerGroup("all", 1, replace(geo, q_heads=geo.q_heads * share.ranks, share=share))
+        name = f"{label}/dcp{share.ranks}i{share.interleave}{share.exchange}"
+        return Scenario(name, group, batch, KvCache(page_size=page), tuple(engines or (REFERENCE,)))
+
+    return [
+        make("tiny-gqa", Geometry(4, 2, 32), Batch([130, 41]), KeyShare(2)),
+        make("tiny-short", Geometry(2, 1, 32), Batch([90, 3]), KeyShare(4, 7)),
+        make("tiny-mla", Geometry(8, 1, 96, 64, mla=True), Batch([70]), KeyShare(2, 16, A2A)),
+        make("tiny-index-list", Geometry(2, 1, 32), Batch([60, 33]), KeyShare(3), page=1),
     ]
 
 
