@@ -1,5 +1,5 @@
 # The README's two commands, and what CI runs. Nothing here needs more than python3 and pip.
-.PHONY: grid test ci docs gallery outputs mutants clean
+.PHONY: grid test ci docs gallery outputs mutants engine-bars clean
 
 grid:
 	sh .ci/venv && .venv/bin/decodecalc grid --model llama3-8b --tp 8
@@ -24,6 +24,12 @@ outputs:
 # Plants faults in a copy of the sources, one at a time, and says which the tests notice. Takes minutes; not part of CI.
 mutants:
 	sh .ci/venv test,verify && .venv/bin/python benchmarks/mutants.py
+
+# Holds the predictions for engines' own kernels against times of random steps: SEED must be one that no fit has seen.
+# Needs a GPU and the engines, or their kernels in .peers (benchmarks/kernels_peers.py). PYTHON runs where torch is.
+PYTHON ?= .venv/bin/python
+engine-bars:
+	$(PYTHON) -m benchmarks.engine_bars --seed $(SEED)
 
 clean:
 	rm -rf .venv build dist *.egg-info site
