@@ -7,7 +7,7 @@ says, so that a kernel with few timings stays near its relatives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class Group:
         self.variant, self.timings, self.slots_per_sm = variant, list(timings), slots_per_sm
         self.base, self.gpu = base, gpu
         self.measured_s = np.array([t.measured_s for t in timings])
-        columns = {f.name: [getattr(t.work, f.name) for t in timings] for f in fields(Work)}
+        columns = {name: [getattr(t.work, name) for t in timings] for name in Work._fields}
         walks, live = columns["merge_walks"], columns["live_splits"]
         columns["merge_walks"] = [b if a is None else a for a, b in zip(walks, live)]
         self.work = Work(**{name: np.array(values) for name, values in columns.items()})

@@ -44,8 +44,8 @@ def base_for(target: Path, gpu: Gpu) -> Calibration | None:
     on this GPU; None where there is neither. InputError for a file of another GPU."""
     if target.exists():
         return load_calibration(target, gpu)
-    shipped = (shipped_calibration(name) for name in SHIPPED)
-    return next((c for c in shipped if c.provenance == MEASURED and fits(c, gpu)), None)
+    measured = (shipped_calibration(one.file) for one in SHIPPED if one.provenance == MEASURED)
+    return next((c for c in measured if fits(c, gpu)), None)
 
 
 def runnable_subjects(

@@ -8,7 +8,7 @@ from decodecalc.kvcache import KvCache
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 BOUNDS = (4, 8, 16, 64, 128)  # of the splits under CUDA graphs; vLLM's own is 32
-ONE_BLOCK = {(size, width): 1 for size in (1, 2) for width in (64, 128, 256)}
+ONE_BLOCK: dict[tuple[int, ...], int] = {(size, width): 1 for size in (1, 2) for width in (64, 128, 256)}
 
 SUBJECTS = (
     Subject(
