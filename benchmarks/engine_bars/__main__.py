@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_bars.cells import cell, compiled_first, draw
 from benchmarks.engine_bars.judge import Judged, judge, outcomes
-from decodecalc.calibrate.own.timing import TIMES_SCHEMA, OwnCall, step_of
+from decodecalc.calibrate.own.timer import StepTimer
+from decodecalc.calibrate.own.timing import TIMES_SCHEMA, OwnCall, ProbeStep, step_of
 from decodecalc.cost.load import load_calibration
 from decodecalc.files import write_whole
 from decodecalc.gpus import load_gpu
@@ -35,6 +36,7 @@ VERSIONS = {
     "flashinfer-mla": "0.7.2.post1", "flashinfer-xqa": "0.7.2.post1",
 }  # fmt: skip
 BUDGET_S = 0.02  # of the replays of one launch
+LATER, LATER_PROCESSES = ("flashinfer", "flashinfer-mla", "flashinfer-xqa"), 6
 
 
 def predicted(seed: int, steps: int, gpu_name: str, calibration: str | None) -> dict[str, Any]:
@@ -46,12 +48,13 @@ def predicted(seed: int, steps: int, gpu_name: str, calibration: str | None) -> 
     return {"seed": seed, "steps": steps, "gpu": gpu_name, "predicted_utc": when, "cells": cells}
 
 
-def measure(run: dict[str, Any], path: Path, limit_s: float, without: Sequence[str] = ()) -> dict[str, Any]:
+def measure(run: dict[str, Any], path: Path, limit_s: float, without: Sequence[str] = ()) -> None:
     """Every launch timed, until the limit: `us` in each. What is finished is written after every step.
 
-    without: engines that are left out (FlashInfer compiles for minutes).
+    Engines of LATER compile for minutes: they do so beside the timing of the others, and are timed behind them.
+    without: engines that are left out.
     """
-    from decodecalc.calibrate.own.timer import DeviceTimer, compile_all
+    from decodecalc.calibrate.own.timer import DeviceTimer, compile_all, compiling
     from decodecalc.gpus import detect_gpu
     from decodecalc.verify.own.runner import runners_here
     from decodecalc.verify.run.device import open_device, provenance
@@ -60,36 +63,50 @@ def measure(run: dict[str, Any], path: Path, limit_s: float, without: Sequence[s
     device = open_device("cuda")
     here = {name: one for name, one in runners_here().items() if one.found is not None and name not in without}
     timer = DeviceTimer(device, detect_gpu(), here, BUDGET_S)
-
-    def calls_of(entry: dict[str, Any]) -> list[tuple[dict[str, Any], OwnCall]]:
-        return [
-            (launch, OwnCall(engine=launch["engine"], version=launch["version"], options=launch["options"]))
-            for launch in entry["launches"]
-            if launch["engine"] in here
-        ]
-
-    tasks = [(step_of(entry), [call for _, call in calls_of(entry)]) for entry in run["cells"]]
-    compile_all(compiled_first(tasks))
-    run.update(provenance(device), compiled_s=round(time.monotonic() - begun, 1), before=device.state().to_dict())
-    print(f"compiled after {run['compiled_s']} s", flush=True)
-    # Examples first: a run that is cut short has them all.
-    order = sorted(range(len(tasks)), key=lambda i: run["cells"][i]["kind"] != "example")
-    for done, i in enumerate(order):
-        if time.monotonic() - begun > limit_s:
-            print(f"stopped after {done} of {len(order)} steps: the limit of {limit_s:.0f} s is over", flush=True)
-            break
-        step, calls = tasks[i]
-        results = timer(step, calls)
-        for (launch, _), (_, found) in zip(calls_of(run["cells"][i]), results):
-            launch["failed" if isinstance(found, str) else "us"] = (
-                found[:160] if isinstance(found, str) else float(f"{found * 1e6:.5g}")
-            )
-        write_whole(path, json.dumps(run))
-        if done % 10 == 9:
-            print(f"{done + 1} of {len(order)} steps, {time.monotonic() - begun:.0f} s", flush=True)
-    run["after"] = device.state().to_dict()
+    first, later = {name for name in here if name not in LATER}, {name for name in here if name in LATER}
+    run.update(provenance(device), before=device.state().to_dict())
+    with compiling(compiled_first(_tasks(run, later)), processes=LATER_PROCESSES) as wait:
+        compile_all(compiled_first(_tasks(run, first)))
+        print(f"compiled after {time.monotonic() - begun:.0f} s", flush=True)
+        for engines, ready in ((first, lambda: None), (later, wait)):
+            ready()
+            print(f"timing {', '.join(sorted(engines)) or 'nothing'} at {time.monotonic() - begun:.0f} s", flush=True)
+            # Examples first: a run that is cut short has them all.
+            for done, entry in enumerate(sorted(run["cells"], key=lambda one: one["kind"] != "example")):
+                if time.monotonic() - begun > limit_s:
+                    print(f"stopped after {done} steps: the limit of {limit_s:.0f} s is over", flush=True)
+                    break
+                launches = [launch for launch in entry["launches"] if launch["engine"] in engines]
+                if launches:
+                    _time(entry, launches, timer)
+                    write_whole(path, json.dumps(run))
+                if done % 20 == 19:
+                    print(f"{done + 1} of {len(run['cells'])} steps, {time.monotonic() - begun:.0f} s", flush=True)
+    run.update(after=device.state().to_dict(), seconds=round(time.monotonic() - begun, 1))
     write_whole(path, json.dumps(run))
-    return run
+
+
+def _call_of(launch: dict[str, Any]) -> OwnCall:
+    return OwnCall(engine=launch["engine"], version=launch["version"], options=launch["options"])
+
+
+def _tasks(run: dict[str, Any], engines: Collection[str]) -> list[tuple[ProbeStep, list[OwnCall]]]:
+    """The run's steps with the launches of these engines."""
+    found = []
+    for entry in run["cells"]:
+        calls = [_call_of(launch) for launch in entry["launches"] if launch["engine"] in engines]
+        found += [(step_of(entry), calls)] if calls else []
+    return found
+
+
+def _time(entry: dict[str, Any], launches: Sequence[dict[str, Any]], timer: StepTimer) -> None:
+    """Put the times of these launches into them, or why there is none."""
+    results = timer(step_of(entry), [_call_of(launch) for launch in launches])
+    for launch, (_, found) in zip(launches, results):
+        if isinstance(found, str):
+            launch["failed"] = found[:160]
+        else:
+            launch["us"] = float(f"{found * 1e6:.5g}")
 
 
 def times_of(run: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -113,20 +114,33 @@ def in_short(why: BaseException) -> str:
     return f"{type(why).__name__}: {lines[0] if lines else ''}"
 
 
-def compile_all(tasks: Sequence[tuple[ProbeStep, Sequence[OwnCall]]], index: int = 0) -> None:
+Task = tuple[ProbeStep, Sequence[OwnCall]]
+
+
+def compile_all(tasks: Sequence[Task], index: int = 0) -> None:
     """Run every launch once, in several processes: compiling one kernel after the other would take minutes.
 
     index: of the GPU. With one core nothing is done, because the timer compiles what it needs.
     """
+    with compiling(tasks, index) as wait:
+        wait()
+
+
+@contextmanager
+def compiling(tasks: Sequence[Task], index: int = 0, processes: int = MOST_PROCESSES) -> Iterator[Callable[[], None]]:
+    """`compile_all` beside other work; what is yielded waits for its end."""
     import multiprocessing
 
     folder = peer_folder()
     if folder is not None:
         use_folder(folder)  # unpacked once, before several processes look for it
-    count = min(max((os.cpu_count() or 2) - 1, 1), MOST_PROCESSES, len(tasks))
-    if count > 1:
-        with multiprocessing.get_context("spawn").Pool(count) as pool:
-            pool.starmap(_compile, [(step, tuple(calls), index) for step, calls in tasks], chunksize=1)
+    count = min(max((os.cpu_count() or 2) - 1, 1), processes, len(tasks))
+    if count < 2:
+        yield lambda: None
+        return
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        found = pool.starmap_async(_compile, [(step, tuple(calls), index) for step, calls in tasks], chunksize=1)
+        yield lambda: found.wait()
 
 
 def _compile(step: ProbeStep, calls: Sequence[OwnCall], index: int) -> None:
