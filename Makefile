@@ -1,5 +1,5 @@
 # The README's two commands, and what CI runs. Nothing here needs more than python3 and pip.
-.PHONY: grid test ci docs gallery outputs mutants fuzz package clean
+.PHONY: grid test ci docs gallery outputs mutants fuzz package engine-bars clean
 
 grid:
 	sh .ci/venv && .venv/bin/decodecalc grid --model llama3-8b --tp 8
@@ -37,6 +37,12 @@ fuzz:
 # Builds the sdist and the wheel in dist/, and installs the wheel and the git URL as users do. docs/releasing.md needs it.
 package:
 	bash .ci/package
+
+# Holds the predictions for engines' own kernels against times of random steps: SEED must be one that no fit has seen.
+# Needs a GPU and the engines, or their kernels in .peers (benchmarks/kernels_peers.py). PYTHON runs where torch is.
+PYTHON ?= .venv/bin/python
+engine-bars:
+	$(PYTHON) -m benchmarks.engine_bars --seed $(SEED)
 
 clean:
 	rm -rf .venv build dist *.egg-info site

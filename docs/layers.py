@@ -55,7 +55,7 @@ LAYERS = (
     Layer(("drift", "engines/*/sources"), "installed sources against the policies"),
     Layer(("trace", "engines/*/trace"), "profiler traces against the policies"),
     Layer(("verify", "engines/*/run"), "claims checked on a GPU"),
-    Layer(("calibrate",), "the time model's parameters, measured"),
+    Layer(("calibrate", "engines/*/fit"), "the time model's parameters, measured"),
     Layer(("tables",), "rows and columns, as text, csv, json, HTML"),
     Layer(("plot",), "figures"),
     Layer(("cli", "__main__"), "commands"),

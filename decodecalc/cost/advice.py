@@ -1,10 +1,10 @@
 """Advice on one value of an engine's split setting for all steps that a server runs, and on an FP8 cache.
 
 Advice is given only where a measurement stands behind it: for values of a setting that were timed
-(`SplitSetting.checked`), for kernels that were calibrated on this very GPU, and for gains that exceed the error of the
-*ratio* of two predictions (`residual_ratio`). That error is smaller than the error of a time, because the errors of two
-settings of one kernel are correlated; reports/h200/engine-kernels.md says how the advice fares on steps that no fit has
-seen.
+(`SplitSetting.checked`), for kernels that were calibrated on this very GPU, inside the ranges of batch, context and
+pages that were timed (`TimedSteps`), and for predicted gains beyond which no held-out step became slower
+(`residual_ratio`). That is less than the error of a time, because the errors of two settings of one kernel are
+correlated; reports/h200/engine-kernels.md says how the advice fares on steps that no fit has seen.
 """
 
 from __future__ import annotations
@@ -120,6 +120,10 @@ class Adviser:
         if not setting.checked or len(trusted) < len(steps):
             why = f"{name}: no advice, because no values of its setting were timed for these layers on this GPU"
             return Advice(engine=name, now_s=total, sentence=why)
+        outside = [p.beyond for p in now if p.beyond]
+        if outside:
+            why = f"{name}: no advice, because its kernel was not timed on this GPU with {outside[0]}"
+            return Advice(engine=name, now_s=total, sentence=why)
         needed = max(max(trusted), WORTH)
         tried: dict[str, tuple[float, list[Prediction]]] = {}
         values: dict[str, int] = {}
@@ -138,8 +142,8 @@ class Adviser:
         if best is None or tried[best][0] * (1 + needed) >= total:
             typed = setting.text.format(splits="N", pages="N")
             keep = (
-                f"{name}: keep the default; no value of `{typed}` is predicted to gain more than the {needed:.0%} by "
-                "which predictions of two values may be wrong"
+                f"{name}: keep the default; no value of `{typed}` is predicted to gain more than {needed:.1%}, and a "
+                "smaller predicted gain may turn out as a loss"
             )
             return Advice(engine=name, now_s=total, needed=needed, tried=listed, sentence=keep)
         then_s, then = tried[best]
@@ -179,7 +183,7 @@ class Adviser:
             now, then = self._times(policy, version, steps, {}), changed._times(policy, version, steps, {})
         except DecodecalcError:
             return None
-        if now is None or then is None or not all(p.exact for p in (*now, *then)):
+        if now is None or then is None or not all(p.exact and not p.beyond for p in (*now, *then)):
             return None
         before, after = _total(steps, now), _total(steps, then)
         needed = (_width(now) ** 2 + _width(then) ** 2) ** 0.5

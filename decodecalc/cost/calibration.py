@@ -2,8 +2,9 @@
 
 File format (schema `decodecalc/calibration/3`): `gpu` (identity), `environment` (driver, clocks, library versions),
 `date`, `protocol`, `source` (of a fitted one), `parameters` {name: {value, spread, provenance, note}} and `variants`,
-a list of objects with the fields of `Variant` and `values` of the same form; the value of a curve is a list. Units are
-those of `parameters.DEVICE` and `.VARIANT`: SI.
+a list of objects with the fields of `Variant` and `values` of the same form; the value of a curve is a list. A variant
+whose parameters come from whole timed launches has `timed` beside them: the fields of `parameters.TimedSteps`. Units
+are those of `parameters.DEVICE` and `.VARIANT`: SI.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from decodecalc.cost.parameters import (
     STAGE_CURVES,
     VARIANT,
     Parameter,
+    TimedSteps,
     Value,
     Variant,
 )
@@ -69,6 +71,8 @@ class Calibration(Shown):
     """Name of the calibrated GPU, where this one was never measured."""
     source: str = ""
     """Name and version of the published timings that it is fitted to; empty where it was measured."""
+    timed: Mapping[Variant, TimedSteps] = field(default_factory=dict, repr=False)
+    """What the steps ranged over that a variant was timed on, for those whose whole launches were timed."""
 
     @property
     def label(self) -> str:
@@ -95,6 +99,10 @@ class Calibration(Shown):
             return self.variants.of_kernel(kernel)
         return tuple(v for v in self.variants if v.kernel == kernel)
 
+    def timed_steps(self, variant: Variant) -> TimedSteps | None:
+        """What the steps ranged over that a variant was timed on; None where no whole launches were timed."""
+        return self.origin(variant).timed.get(variant)
+
     def label_of(self, kernel: str) -> str:
         """The label of where that kernel's variants come from."""
         return next((self.origin(v).label for v in self.of_kernel(kernel)), self.label)
@@ -119,7 +127,11 @@ class Calibration(Shown):
             **({"source": self.source} if self.source else {}),
             "parameters": {name: _plain(p) for name, p in self.parameters.items()},
             "variants": [
-                {**variant._asdict(), "values": {name: _plain(p) for name, p in values.items()}}
+                {
+                    **variant._asdict(),
+                    **({"timed": self.timed[variant]._asdict()} if variant in self.timed else {}),
+                    "values": {name: _plain(p) for name, p in values.items()},
+                }
                 for variant, values in self.variants.items()
             ],
         }
@@ -225,6 +237,9 @@ def parse_calibration(data: Any, where: str = "calibration", lazy: bool = False)
         gpu=gpu,
         parameters=parameters,
         variants=variants,
+        timed={
+            variant: _timed(entry["timed"], f"{place}.timed") for variant, (entry, place) in sources if "timed" in entry
+        },
         date=str(data.get("date", "")),
         protocol=str(data.get("protocol", "")),
         environment=environment if isinstance(environment, dict) else {},
@@ -277,6 +292,26 @@ def _variant(entry: Any, where: str) -> Variant:
                 f"{where}: {name} must be between {least} and {MOST_WIDTH}, not {getattr(variant, name)!r:.40}"
             )
     return variant
+
+
+def _timed(entry: Any, where: str) -> TimedSteps:
+    """What a variant's timed steps ranged over. InputError names the field that is wrong."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: must be an object")
+    lists: dict[str, tuple[int, ...]] = {}
+    for name in ("batch", "context", "pages", "q_lens"):
+        given = entry.get(name, [1] if name == "q_lens" else None)
+        if not isinstance(given, list) or not given or not all(type(n) is int and n > 0 for n in given):
+            raise InputError(f"{where}.{name} must be a list of counts, not {given!r:.40}")
+        if name in ("batch", "context") and len(given) != 2:
+            raise InputError(f"{where}.{name} must hold the least and the most, not {given!r:.40}")
+        lists[name] = tuple(given)
+    times = entry.get("times", 0)
+    if type(times) is not int or times < 0:
+        raise InputError(f"{where}.times must be a count, not {times!r:.40}")
+    (least, most), (shortest, longest) = lists["batch"], lists["context"]
+    windows = bool(entry.get("windows", False))
+    return TimedSteps((least, most), (shortest, longest), lists["pages"], times, lists["q_lens"], windows)
 
 
 def _variant_values(entry: dict[str, Any], where: str) -> Values:

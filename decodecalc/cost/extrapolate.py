@@ -94,7 +94,7 @@ class Scale:
     def _scaled(self, p: Parameter) -> Parameter:
         ratio, how = self._ratio(p.name)
         value: Value = tuple(x * ratio for x in p.value) if isinstance(p.value, tuple) else p.value * ratio
-        if p.name == "residual_p90":
+        if p.name in ("residual_p90", "residual_ragged_p90"):
             value = max(p.number * ratio, self.least_width)
         if p.name == "slots_per_sm":
             value = float(max(int(p.number * ratio), 1))
@@ -110,7 +110,7 @@ class Scale:
             return self.l2_capacity, "cache size"
         if name == "slots_per_sm":
             return min(self.slots, 1.0), "shared memory"
-        if name in ("residual_p90", "residual_ratio"):
+        if name in ("residual_p90", "residual_ragged_p90", "residual_ratio"):
             return self.wider, "not measured there"
         if name == "blocks":
             return self.sms, "SMs"

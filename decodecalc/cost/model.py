@@ -90,11 +90,11 @@ class Work(NamedTuple):
 class Terms(NamedTuple):
     """Where the time goes; all seconds, all [N], and `total_s` is their sum.
 
-    launch_s: launching kernels. fixed_s: block start and epilogue. stream_s: bytes at the sustained rate. latency_s:
-    what the tiles' latency adds to that with work spread evenly. tail_s: what whole waves or the longest request add.
-    compute_s: the tensor cores' share. gap_s: before a merge kernel. merge_s: merging, in
-    a kernel of its own or inside stage 1. exchange_s: what the ranks of context parallelism exchange, with the kernels
-    around it. body_s: stream + latency + tail + compute.
+    launch_s: launching kernels, and schedulers that run with every layer. fixed_s: block start and epilogue. stream_s:
+    bytes at the sustained rate. latency_s: what the tiles' latency adds to that with work spread evenly. tail_s: what
+    whole waves or the longest request add. compute_s: the tensor cores' share. gap_s: before a merge kernel. merge_s:
+    merging, in a kernel of its own or inside stage 1. exchange_s: what the ranks of context parallelism exchange, with
+    the kernels around it. body_s: stream + latency + tail + compute.
     """
 
     launch_s: Any
@@ -273,7 +273,7 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     launched = np.asarray(work.is_split if work.merge_kernels is None else work.merge_kernels)
     split, zero = np.asarray(work.is_split), np.zeros_like(np.asarray(bodies.scheduled_s, dtype=float))
     return Terms(
-        launch_s=zero + rates.launch_s * (1 + np.asarray(work.extra_kernels)),
+        launch_s=zero + rates.launch_s + (rates.launch_s + rates.scheduler_s) * np.asarray(work.extra_kernels),
         fixed_s=zero + np.where(started > 0, start, 0.0),
         stream_s=zero + stream,
         latency_s=bodies.no_compute_s - stream,

@@ -55,10 +55,12 @@ CURVES = {**STAGE_CURVES, **MERGE_CURVES}
 VARIANT: dict[str, tuple[str, str]] = {
     "slots_per_sm": ("1", "blocks that are resident on an SM at once"),
     "refill_s": ("s", "a whole wave after the first: blocks take over slots from others"),
+    "residual_ragged_p90": ("1", "as residual_p90, of steps whose requests differ in length; else the same as that"),
     "residual_ratio": (
         "1",
-        "relative error of the ratio of two settings' times that 90 % of held-out steps stayed within",
+        "predicted gain of another setting from which on it made no held-out step slower than the default by 2 %",
     ),
+    "scheduler_s": ("s", "a scheduler kernel that runs with every layer, beside its launch"),
     "idle_block_s": ("s", "each block of the grid that finds no work, when every slot takes such blocks"),
     "merge_walk_s": ("s", "each split that the merge's loop visits for a row and finds no state in"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
@@ -78,7 +80,9 @@ OPTIONAL = (
     "t_row_s",
     "merge_walk_s",
     "idle_block_s",
+    "scheduler_s",
     "residual_ratio",
+    "residual_ragged_p90",
     "launch_stream_s",
     "stand_in_low",
     "stand_in_high",
@@ -116,6 +120,38 @@ class Parameter(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the unit."""
         return {**self._asdict(), "unit": self.unit}
+
+
+class TimedSteps(NamedTuple):
+    """The steps behind a variant's parameters, where whole launches were timed: what they ranged over."""
+
+    batch: tuple[int, int]
+    """Fewest and most requests."""
+    context: tuple[int, int]
+    """Keys of the longest request: least and most."""
+    pages: tuple[int, ...]
+    """Keys of a page, ascending."""
+    times: int
+    """How many launches were timed."""
+    q_lens: tuple[int, ...] = (1,)
+    """Query tokens of a request, ascending."""
+    windows: bool = False
+    """Whether layers with a sliding window were among them."""
+
+    def beyond(self, batch: int, longest: int, page: int, q_len: int = 1, window: bool = False) -> str:
+        """What of a step lies outside, in words; empty where nothing does."""
+        said = []
+        if not self.batch[0] <= batch <= self.batch[1]:
+            said.append(f"{batch} requests (timed: {self.batch[0]} to {self.batch[1]})")
+        if not self.context[0] <= longest <= self.context[1]:
+            said.append(f"{longest} keys (timed: {self.context[0]} to {self.context[1]})")
+        if page not in self.pages:
+            said.append(f"pages of {page} keys (timed: {', '.join(map(str, self.pages))})")
+        if q_len not in self.q_lens:
+            said.append(f"{q_len} query tokens a request (timed: {', '.join(map(str, self.q_lens))})")
+        if window and not self.windows:
+            said.append("a sliding window")
+        return " and ".join(said)
 
 
 class Variant(NamedTuple):

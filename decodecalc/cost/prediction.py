@@ -15,7 +15,7 @@ from decodecalc.cost.cuts import Cuts, cuts_of
 from decodecalc.cost.load import SHIPPED, load_calibration, own_calibration, shipped_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.own_launch import row_block, under_rule, used_rows
-from decodecalc.cost.parameters import EXTRAPOLATED, Parameter
+from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, TimedSteps
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.schedule import Slot, ragged_bodies, timeline
 from decodecalc.cost.tuning import default_variant
@@ -89,6 +89,9 @@ class Prediction(Shown):
     far engines' own kernels lay from the bundled one's where both were timed."""
     exact: bool = True
     """Whether this very kernel was calibrated; off where its numbers come from another width, type or tile."""
+    beyond: str = ""
+    """What of the step lies outside of the steps that the kernel was timed on, in words; empty where nothing does, and
+    where the parameters were measured by microbenchmarks and not on steps."""
     notes: tuple[str, ...] = ()
     """What was assumed."""
     provenance: Mapping[str, Parameter] = field(default_factory=dict, repr=False)
@@ -153,7 +156,8 @@ def predict(
     known, part = _plan_part(plan, gpu, calibration, kernel, l2, launch)
     terms, found, exchange = part.terms(), part.resolved, part.exchange()
     values = {name: float(np.ravel(getattr(terms, name))[0]) for name in Terms._fields}
-    width = 1 + part.rates.half_width
+    ragged = len(set(plan.batch.seq_lens)) > 1
+    width = 1 + (part.rates.half_width_ragged if ragged else part.rates.half_width)
     least = {name: values[name] for name in FLOOR}
     floor = sum(least.values())
     low, high = stand_in_ratios(known) if part.is_stand_in else (1 / width, width)
@@ -163,6 +167,9 @@ def predict(
     name = kernel_of(plan.engine, plan.is_split)
     lacking = f"not calibrated: no times of the kernel {name} are known"
     instead = f", {found.used.label()} stands in" if stand_in else ""
+    steps = None if part.is_stand_in else known.timed_steps(found.used)
+    beyond = "" if steps is None else _beyond(plan, steps)
+    untimed = f"the kernel was not timed with {beyond}" if beyond else ""
     return Prediction(
         engine=plan.engine,
         kernel=found.used.kernel if timed else name,
@@ -180,11 +187,20 @@ def predict(
         variant=found.wanted.label(),
         stand_in=part.is_stand_in and stand_in,
         exact=found.exact and not part.is_stand_in,
+        beyond=beyond,
         notes=(
-            *((lacking + instead,) if part.is_stand_in else (found.note,) if found.note else ()),
+            *((lacking + instead,) if part.is_stand_in else tuple(n for n in (found.note, untimed) if n)),
             *(() if exchange is None else (f"collectives between ranks: {exchange.label}",)),
         ),
         provenance=part.used if timed else {n: p for n, p in part.used.items() if n in FLOOR_PARAMETERS},
+    )
+
+
+def _beyond(plan: LaunchPlan, steps: TimedSteps) -> str:
+    """What of a plan's step lies outside of the steps that its kernel was timed on."""
+    batch = plan.batch
+    return steps.beyond(
+        batch.size, batch.max_seq_len, plan.kv.page_size, batch.max_q_len, plan.geometry.window is not None
     )
 
 

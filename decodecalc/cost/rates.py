@@ -22,7 +22,8 @@ LEAST_LATENCY = 0.02
 
 
 class Rates(NamedTuple):
-    """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative.
+    """Seconds, bytes per second and counts; names as in `parameters`. half_width: of the interval, relative;
+    half_width_ragged: of steps whose requests differ in length.
 
     latency_s: what a tile takes apart from its share of the bandwidth, at each of `blocks`; starts_s: a start at each
     of `blocks`, for each of START_TILES. merge_s: a merge, for every one of merge_rows all of
@@ -49,8 +50,10 @@ class Rates(NamedTuple):
     merge_s: tuple[float, ...]
     warm: bool
     half_width: float
+    half_width_ragged: float
     merge_walk_s: float = 0.0
     idle_block_s: float = 0.0
+    scheduler_s: float = 0.0
 
 
 def make_rates(
@@ -74,6 +77,7 @@ def make_rates(
         return default if p is None and name in OPTIONAL else used[name].number
 
     slots_per_sm = max(int(value("slots_per_sm")), 1)
+    wider = 1.0 if found.exact else WIDER_INTERPOLATED
     stream = launch == "stream"
     if stream and "launch_stream_s" not in used:
         raise InputError("this calibration has no launch_stream_s: predictions for eager launches need it")
@@ -101,8 +105,10 @@ def make_rates(
         merge_s=used["merge_s"].curve,
         merge_walk_s=value("merge_walk_s"),
         idle_block_s=value("idle_block_s"),
+        scheduler_s=value("scheduler_s"),
         warm=l2 == "warm",
-        half_width=value("residual_p90") * (1.0 if found.exact else WIDER_INTERPOLATED),
+        half_width=value("residual_p90") * wider,
+        half_width_ragged=value("residual_ragged_p90", value("residual_p90")) * wider,
     )
     unused = ("launch_graph_s",) if stream else ("launch_stream_s",)
     return rates, {name: p for name, p in used.items() if name not in unused}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from decodecalc.cost.cuts import Cuts, alike
 from decodecalc.cost.model import Work
 from decodecalc.engines.registry import traits_of
 from decodecalc.intmath import IntArray, cdiv
-from decodecalc.launch.arrays import Batches, KernelArray, Launches
+from decodecalc.launch.arrays import Batches, Launches
 
 if TYPE_CHECKING:
     from decodecalc.geometry import Geometry
@@ -50,7 +49,7 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
         merge_bytes=moved.partial_read_bytes,
         merge_rows=batches.query_tokens * geo.q_heads,
         rows=found.live_rows,
-        extra_kernels=scheduler_kernels(engine, found.kernels),
+        extra_kernels=scheduler_kernels(engine, found),
         short_blocks=short,
         short_tiles=short_tiles,
         repeating=again,
@@ -78,11 +77,11 @@ def closed_form(cuts: Cuts, batches: Batches) -> Any:
     return alike(batches) & regular
 
 
-def scheduler_kernels(engine: str, kernels: Sequence[KernelArray]) -> Any:
+def scheduler_kernels(engine: str, found: Launches) -> Any:
     """Scheduler kernels that run with every layer [N]: none where one run before the first layer serves them all."""
-    if traits_of(engine).schedules_once_a_step:
+    if traits_of(engine).schedules_once_a_step or found.scheduled_once:
         return 0
-    return sum((np.where(k.when, 1, 0) for k in kernels if k.role == "scheduler"), 0)
+    return sum((np.where(k.when, 1, 0) for k in found.kernels if k.role == "scheduler"), 0)
 
 
 def _launched(found: Launches, n: int) -> Any:

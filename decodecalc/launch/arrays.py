@@ -219,6 +219,9 @@ class Launches:
     """[N]: where a split step combines its partial states, one of `MERGES`."""
     merge_walks: Any = None
     """[N]: splits that the merge's loop visits for each row, with a state or without; None: the live ones."""
+    scheduled_once: bool = False
+    """Whether the scheduler kernel runs once a step, before its first layer, where the engine can also run one with
+    every layer."""
     pieces_in_turn: Callable[[int], tuple[int, ...]] | None = None
     """`pieces_in_turn(n)`: how many splits each persistent block of step n walks one after another, in the order of
     requests and of their splits; None: every split has blocks of its own."""
@@ -358,6 +361,7 @@ def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
         interleave_keys=splits.interleave_keys,
         merge_in=plan.merge_in or MERGE_KERNEL,
         merge_walks=plan.merge_walks,
+        scheduled_once=plan.scheduled_once,
         pieces_in_turn=None if turns is None else lambda _: turns,
         repeating_blocks=plan.repeating_blocks,
         loads_value_apart=plan.loads_value_apart,

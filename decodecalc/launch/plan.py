@@ -252,6 +252,9 @@ class LaunchPlan(Shown):
     """The engine options that the plan was made with."""
     merge_walks: int | None = None
     """Splits that the merge's loop visits for each row, with a state or without; None: the live ones."""
+    scheduled_once: bool = False
+    """Whether the scheduler kernel runs once a step, before its first layer, where the engine can also run one with
+    every layer."""
     pieces_in_turn: tuple[int, ...] | None = None
     """How many splits each persistent block walks one after another, in the order of requests and of their splits;
     None: every split has blocks of its own."""

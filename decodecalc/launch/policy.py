@@ -345,6 +345,7 @@ class Policy:
             detail=_detail_at(found.detail, r),
             options=opts,
             merge_walks=None if found.merge_walks is None else int(at(found.merge_walks, 0)),
+            scheduled_once=found.scheduled_once,
             pieces_in_turn=None if found.pieces_in_turn is None else found.pieces_in_turn(0),
             repeating_blocks=int(at(found.repeating_blocks, 0)),
             loads_value_apart=found.loads_value_apart,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decodecalc.engines.registry import load_policy
+from decodecalc.engines.registry import engine_names, load_policy
 from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import counted
 from decodecalc.verify.own.runner import Here, all_runners, look
@@ -26,7 +26,10 @@ def runnable_table(engine: str | None = None) -> Table:
     notes = ["`decodecalc verify --kernel own` runs these kernels. It needs a CUDA GPU."]
     able = sum(bool(row["runnable"]) for row in rows)
     answer = f"The own kernels of {able} of {counted(len(rows), 'engine')} can run here."
-    if engine is not None and not rows:
+    if engine is None:
+        without = [name for name in engine_names() if name not in {row["engine"] for row in rows}]
+        notes.append(f"No runner calls the own kernels of {', '.join(without)}.")
+    elif not rows:
         answer = f"No runner calls the own kernel of {engine}."
     return Table("engines", {"runnable": True}, rows, columns, notes=notes, answer=answer)
 

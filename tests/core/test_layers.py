@@ -52,7 +52,7 @@ def modules() -> dict[str, Path]:
 def layer_of(module: str) -> int:
     """The number of the module's layer."""
     parts = module.split(".")
-    if parts[0] == "engines" and len(parts) == 3 and parts[2] in ("sources", "trace", "run"):
+    if parts[0] == "engines" and len(parts) == 3 and parts[2] in ("sources", "trace", "run", "fit"):
         wanted = f"engines/*/{parts[2]}"
     else:
         wanted = parts[0]

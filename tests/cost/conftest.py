@@ -30,6 +30,7 @@ RATES = {
     "merge_s": (1.2e-6, 2e-6, 1.5e-6, 4e-6),
     "warm": False,
     "half_width": 0.1,
+    "half_width_ragged": 0.1,
 }
 
 

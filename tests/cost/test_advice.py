@@ -77,6 +77,23 @@ def test_no_advice_beyond_what_was_calibrated() -> None:
         assert "no advice" in found.sentence
 
 
+def test_no_advice_beyond_the_steps_that_were_timed() -> None:
+    """More requests, longer contexts, other pages, drafts and windows than any that were timed get a reason."""
+    geo, policy = dc.Geometry(8, 1, 128), load_policy("sglang-triton")
+    assert adviser().setting(policy, None, [LONG]).setting is not None
+    for step, pages, why in (
+        (ServedStep(geometry=geo, batch=dc.Batch.uniform(1, 900_000)), 16, "900000 keys"),
+        (ServedStep(geometry=geo, batch=dc.Batch.uniform(900, 4096)), 16, "900 requests"),
+        (LONG, 32, "pages of 32 keys"),
+        (replace(LONG, geometry=replace(geo, window=4096)), 16, "a sliding window"),
+    ):
+        found = adviser(kv=dc.KvCache(page_size=pages)).setting(policy, None, [step])
+        assert found.setting is None
+        assert "was not timed on this GPU with" in found.sentence
+        assert why in found.sentence
+        assert found.now_s is not None, "the time itself is still predicted"
+
+
 def test_the_type_of_the_cache_is_advised_with_both_errors_in_mind() -> None:
     """Half the bytes of a large step are faster in FlashAttention-3; an uncalibrated type is not mentioned."""
     big = ServedStep(geometry=dc.Geometry(32, 8, 128), batch=dc.Batch.uniform(16, 30_000))

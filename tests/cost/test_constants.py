@@ -20,6 +20,7 @@ PLAIN: dict[str, Any] = {
     "l2_bytes_per_s": 1e20, "l2_capacity_bytes": 40e6, "peak_flop_per_s": 1e15, "exponent": 64.0, "refill_s": 0.0,
     "row_s": 0.0, "blocks": (1.0, 2.0), "latency_s": (1.0, 1.0), "starts_s": ((0.0, 0.0),) * 5,
     "merge_rows": (1.0, 2.0), "merge_splits": (1.0, 2.0), "merge_s": (0.0,) * 4, "warm": False, "half_width": 0.1,
+    "half_width_ragged": 0.1,
 }  # fmt: skip
 
 

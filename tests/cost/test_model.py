@@ -57,6 +57,7 @@ def rate_sets(draw: Any) -> Rates:
         merge_s=sum(sorted(draw(st.lists(rising(times).map(lambda x: x[:2]), min_size=2, max_size=2))), ()),
         warm=draw(st.booleans()),
         half_width=0.1,
+        half_width_ragged=0.1,
     )
 
 

@@ -22,6 +22,7 @@ BASE: dict[str, Any] = {
     "row_s": 0, "blocks": (1.0, 4.0, 40.0), "latency_s": (0.5, 1.0, 5.0), "starts_s": ((0.0, 0.0, 0.0),) * 5,
     "merge_rows": (1.0, 2.0), "merge_splits": (1.0, 2.0), "merge_s": (0.0,) * 4, "warm": False,
     "half_width": 0,
+    "half_width_ragged": 0,
 }  # fmt: skip
 rate_sets = st.builds(
     lambda per_sm, refill, p, bandwidth: Rates(

@@ -39,7 +39,9 @@ def test_the_predict_command_says_the_same(call) -> None:  # type: ignore[no-unt
         "predict", "--model", "gemma3-27b", "--engine", "flash-attention-3", "--context", "4096", "--gpu", "h200",
         "--format", "json",
     ).rows  # fmt: skip
-    found = dc.token_time("gemma3-27b", dc.Batch.uniform(1, 4096), engine="flash-attention-3", gpu="h200")
+    found = dc.token_time(
+        "gemma3-27b", dc.Batch.uniform(1, 4096), engine="flash-attention-3", gpu="h200", options={"cuda_graph": True}
+    )
     assert rows[0]["token_s"] == pytest.approx(found.total_s)
 
 

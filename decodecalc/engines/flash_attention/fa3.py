@@ -413,6 +413,7 @@ class FlashAttention3(Policy):
             text="--attention-config.flash_attn_max_num_splits_for_cuda_graph {splits}",
             option="max_num_splits_for_cuda_graph",
             server="vllm",
+            checked=(4, 8, 16, 32, 64, 128),
         ),
         graph_option=("cuda_graph", True),
         requests_in_turn=True,
@@ -597,6 +598,7 @@ class FlashAttention3(Policy):
             live_rows=np.minimum(c.q_len * row_group, block_m),
             state_values=c.v_dim + 1,
             partial_splits=np.where(combined, live, 0),
+            scheduled_once=options.cuda_graph,  # vLLM's metadata builder launches it, before the first layer
             merge_walks=_merge_walks(geo, c, num_splits, batches.largest(np.where(combined, live, 0))),
             scratch_bytes=is_split * num_splits * state_tokens * geo.q_heads * (c.v_dim + 1) * 4,
             determinism=_determinism(given, c.varlen),

@@ -63,14 +63,17 @@ def prepare_2(step: OwnStep) -> Prepared:
 
 
 def prepare_3(step: OwnStep) -> Prepared:
-    """`flash_attn_varlen_func` with fa_version 3. Without ready-made metadata each call launches its scheduler."""
+    """`flash_attn_varlen_func` with fa_version 3. Without ready-made metadata each call launches its scheduler; as
+    under vLLM's CUDA graphs (cuda_graph) it is launched once a step, by `get_scheduler_metadata`."""
     import torch
-    from vllm.vllm_flash_attn import flash_attn_varlen_func
+    from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
 
     options, inputs, geo = step.options, step.inputs, step.geometry
-    if options.cuda_graph or not options.cache_seqlens or not options.cu_seqlens_q or options.sm_margin:
-        raise CannotRunError("the runner has packed queries, per-request lengths and no graph bound only")
+    if not options.cache_seqlens or not options.cu_seqlens_q or options.sm_margin:
+        raise CannotRunError("the runner has packed queries and per-request lengths only")
     splits = 1 if options.batch_invariant else options.num_splits_arg
+    if options.cuda_graph and not splits:
+        splits = int(step.settled.num_splits_given)
     arguments = {**common_arguments(step), "max_seqlen_k": options.seqlen_k_capacity or step.batch.max_seq_len}
     if inputs.sinks is not None:
         arguments["s_aux"] = inputs.sinks.to(torch.bfloat16)
@@ -87,7 +90,20 @@ def prepare_3(step: OwnStep) -> Prepared:
         keys, values = inputs.cache(index)
         flash_attn_varlen_func(queries, keys, values, num_splits=splits, fa_version=3, **arguments)
 
-    return Prepared(layer=layer, queries=read)
+    if not options.cuda_graph:
+        return Prepared(layer=layer, queries=read)
+
+    def once() -> None:
+        arguments["scheduler_metadata"] = get_scheduler_metadata(
+            batch_size=step.batch.size, max_seqlen_q=arguments["max_seqlen_q"],
+            max_seqlen_k=arguments["max_seqlen_k"], num_heads_q=geo.q_heads, num_heads_kv=geo.kv_heads,
+            headdim=geo.head_dim, headdim_v=geo.v_dim, cache_seqlens=inputs.seq_lens, qkv_dtype=queries.dtype,
+            cu_seqlens_q=arguments["cu_seqlens_q"], page_size=step.kv.page_size, causal=arguments["causal"],
+            window_size=tuple(arguments["window_size"]), has_softcap=bool(arguments["softcap"]), num_splits=splits,
+        )  # fmt: skip
+
+    once()
+    return Prepared(layer=layer, once=once, queries=read, note="the scheduler runs once a step")
 
 
 RUNNERS = (
@@ -124,6 +140,7 @@ RUNNERS = (
             Trying(model="gemma-2b", context=8192),
             Trying(model="gemma3-27b", batch=2, context=8192, group="sliding"),
             Trying(model="gpt-oss-20b", batch=4, group="sliding"),
+            Trying(model="llama3-8b", context=8192, options=(("cuda_graph", True),)),
         ),
         bounds={"fp8": FP8_BOUND},
     ),

@@ -93,8 +93,10 @@ def prepare_xqa(step: OwnStep) -> Prepared:
     from flashinfer.decode import xqa_batch_decode_with_kv_cache as run
 
     geo, inputs, options = step.geometry, step.inputs, step.options
-    if one_q_len(step) > 1 or options.ragged_q:
-        raise CannotRunError("the runner has one query token a request: drafts need a mask")
+    q_len = one_q_len(step)
+    if options.ragged_q or options.q_len_per_req not in (None, q_len):
+        raise CannotRunError("the runner has the same number of query tokens for every request only")
+    mask = draft_mask(q_len, step.batch.size, step.device) if q_len > 1 else None
     pages = -(-step.batch.max_seq_len // step.kv.page_size)
     width = options.page_table_width or pages
     table = torch.zeros((step.batch.size, width), dtype=torch.int32, device=step.device)
@@ -108,12 +110,23 @@ def prepare_xqa(step: OwnStep) -> Prepared:
         run(
             inputs.q, inputs.cache(index), space, table, lens, step.batch.max_seq_len,
             bmm1_scale=step.scale * k_scale, bmm2_scale=v_scale, out=step.out, sinks=inputs.sinks,
-            window_left=-1 if geo.window is None else geo.window - 1,
+            window_left=-1 if geo.window is None else geo.window - 1, q_len_per_req=q_len, mask=mask,
         )  # fmt: skip
 
     with compiling():
         layer(0)
     return Prepared(layer=layer)
+
+
+def draft_mask(q_len: int, requests: int, device: Any) -> Any:
+    """[requests, q_len, 16-bit words of a row] uint16: which draft tokens a draft token sees, a bit each: itself and
+    those before it."""
+    import torch
+
+    words = -(-q_len // 32) * 2
+    rows = [[((1 << (token + 1)) - 1) >> (16 * word) & 0xFFFF for word in range(words)] for token in range(q_len)]
+    one = torch.tensor(rows, dtype=torch.int32, device=device).to(torch.uint16)
+    return one.expand(requests, q_len, words).contiguous()
 
 
 def prepare_mla(step: OwnStep) -> Prepared:
@@ -183,6 +196,7 @@ RUNNERS = (
             Trying(model="llama3-8b", batch=64, context=8192),
             Trying(model="llama3-8b", ragged=(128, 8192, 777, 2560, 1, 4096, 333, 16384)),
             Trying(model="llama3-8b", batch=4, context=8192, dtype="fp8"),
+            Trying(model="llama3-8b", batch=2, context=4096, q_len=4),
         ),
         bounds=XQA_BOUNDS,
     ),

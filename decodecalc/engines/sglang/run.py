@@ -31,11 +31,13 @@ def prepare(step: OwnStep) -> Prepared:
         raise CannotRunError("the runner has SGLang's adaptive split counts only")
     if batch.max_q_len > 1:
         raise CannotRunError("SGLang decodes one token a request; more are verified by its extend kernel")
-    if geo.window is not None:
-        raise CannotRunError("the runner has full attention only")
     cap = options.max_kv_splits_arg or DEFAULT_CAP
-    indices = torch.cat([token_slots(inputs, r)[:n] for r, n in enumerate(batch.seq_lens)])
-    starts = torch.tensor([0, *np.cumsum(batch.seq_lens)], dtype=torch.int32, device=step.device)
+    # Models hand their window less 1 to the backend, whose update_sliding_window_buffer lists the last keys of each
+    # request; the split counts stay those of the full lengths.
+    window = None if geo.window is None else geo.window - 1
+    lens = [n if window is None else min(n, window) for n in batch.seq_lens]
+    indices = torch.cat([token_slots(inputs, r)[n - own : n] for r, (n, own) in enumerate(zip(batch.seq_lens, lens))])
+    starts = torch.tensor([0, *np.cumsum(lens)], dtype=torch.int32, device=step.device)
     more: dict[str, Any] = {"dtype": torch.float32, "device": step.device}
     logits = torch.empty((batch.size, geo.q_heads, cap, geo.v_dim), **more)
     lse = torch.empty((batch.size, geo.q_heads, cap), **more)
@@ -59,7 +61,8 @@ def prepare(step: OwnStep) -> Prepared:
         )  # fmt: skip
 
     once()
-    return Prepared(layer=layer, once=once)
+    note = "" if window is None else f"SGLang reads the last {window} keys: models hand it their window less 1"
+    return Prepared(layer=layer, once=once, window=window, note=note)
 
 
 def token_slots(inputs: Any, request: int) -> Any:
@@ -88,6 +91,7 @@ RUNNERS = (
             Trying(model="llama2-7b", context=4096),
             Trying(model="llama3-8b", batch=4, context=8192, dtype="fp8"),
             Trying(model="gpt-oss-20b", batch=4, group="full"),
+            Trying(model="gemma3-27b", batch=2, context=8192, group="sliding"),
             Trying(model="deepseek-v3", tp=8, page=64),
             Trying(model="deepseek-v3", tp=8, ragged=(5000, 1200, 300), page=64),
         ),

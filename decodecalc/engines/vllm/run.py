@@ -8,6 +8,8 @@ from typing import Any
 from decodecalc.verify.own.peers import find_package
 from decodecalc.verify.own.runner import KernelRunner, OwnStep, Prepared, Trying
 
+# Weights are rounded to the type of the values, which keeps three bits; the reference uses the rounded queries.
+FP8_BOUND = 4e-2
 OPS = "vllm/v1/attention/ops/"
 UNIFIED = OPS + "triton_unified_attention.py"
 MLA = (OPS + "triton_decode_attention.py", "vllm/v1/attention/backends/mla/triton_mla.py")
@@ -30,11 +32,14 @@ def prepare_unified(step: OwnStep) -> Prepared:
         torch.empty((rows, geo.q_heads, segments), **more),
     )
     scales: list[Any] = [None, None]
-    mode = KVQuantMode.NONE
+    mode, queries, query_scale, read = KVQuantMode.NONE, inputs.q, None, None
     if inputs.kv.dtype == "fp8":
         shape = (batch.size, geo.kv_heads)
         scales = [torch.tensor(s, **more).expand(shape) for s in fp8_scales(step)]
         mode = KVQuantMode.FP8_PER_TENSOR
+        # The attention layer rounds queries too: supports_quant_query_input of the backend, on every CUDA device.
+        queries, query_scale = inputs.q.to(torch.float8_e4m3fn), torch.ones((), **more)
+        read = queries.to(inputs.q.dtype)
     starts = step.query_starts()
     # SlidingWindow of vLLM's backend: the window less the query's own key on the left, nothing on the right.
     window = (-1, -1) if geo.window is None else (geo.window - 1, 0)
@@ -43,15 +48,15 @@ def prepare_unified(step: OwnStep) -> Prepared:
     def layer(index: int) -> None:
         keys, values = inputs.cache(index)
         unified_attention(
-            q=inputs.q, k=keys, v=values, out=step.out, cu_seqlens_q=starts, max_seqlen_q=batch.max_q_len,
+            q=queries, k=keys, v=values, out=step.out, cu_seqlens_q=starts, max_seqlen_q=batch.max_q_len,
             seqused_k=inputs.seq_lens, max_seqlen_k=batch.max_seq_len, softmax_scale=step.scale,
             causal=step.options.causal, window_size=window, block_table=inputs.table, softcap=geo.softcap or 0.0,
-            q_descale=None, k_descale=scales[0], v_descale=scales[1], seq_threshold_3D=int(settled.threshold),
+            q_descale=query_scale, k_descale=scales[0], v_descale=scales[1], seq_threshold_3D=int(settled.threshold),
             num_par_softmax_segments=segments, softmax_segm_output=scratch[0], softmax_segm_max=scratch[1],
             softmax_segm_expsum=scratch[2], sinks=sinks, kv_quant_mode=mode,
         )  # fmt: skip
 
-    return Prepared(layer=layer)
+    return Prepared(layer=layer, queries=read)
 
 
 def fp8_scales(step: OwnStep) -> tuple[float, float]:
@@ -111,6 +116,7 @@ RUNNERS = (
             Trying(model="gemma3-27b", batch=2, context=8192, group="sliding"),
             Trying(model="gpt-oss-20b", batch=4, group="sliding"),
         ),
+        bounds={"fp8": FP8_BOUND},
     ),
     KernelRunner(
         engine="vllm-triton-mla",

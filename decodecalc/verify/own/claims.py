@@ -36,11 +36,12 @@ def correct(trial: OwnTrial) -> Finding:
         return Finding(1, FAIL, (Quantity("elements that are NaN", 0, unwritten),), "poisoned output")
     chosen = sampled(plan.batch.seq_lens)
     queries, worst = trial.prepared.queries, 0.0
+    window = plan.geometry.window if trial.prepared.window is None else trial.prepared.window
     for r in chosen:
         q, args = inputs.alone(r)
         first, tokens = sum(plan.batch.q_lens[:r]), plan.batch.q_lens[r]
         q = q if queries is None else queries[first : first + tokens]
-        ref, _ = decode_attention_reference(q, *inputs.cache(), window=plan.geometry.window, **args)
+        ref, _ = decode_attention_reference(q, *inputs.cache(), window=window, **args)
         got = out[first : first + tokens].double()
         worst = max(worst, float((got - ref).norm() / ref.norm()))
     dtype = str(inputs.kv.dtype)

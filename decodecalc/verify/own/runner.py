@@ -97,6 +97,8 @@ class Prepared:
     """Launches what the engine launches once a step, before its layers; None where there is nothing."""
     queries: torch.Tensor | None = None
     """The queries as the kernel reads them, where it does not read those of the inputs (FP8), in bf16."""
+    window: int | None = None
+    """Keys that a query sees, where the engine hands its kernel another window than the layer's."""
     note: str = ""
     """What the reader of a report should know."""
 

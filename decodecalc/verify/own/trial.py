@@ -15,7 +15,7 @@ from decodecalc.verify.own.peers import peer_folder, use_folder
 from decodecalc.verify.own.runner import PEERS, FoundEngine, KernelRunner, OwnStep, Prepared
 from decodecalc.verify.run.device import Device
 from decodecalc.verify.run.inputs import Inputs
-from decodecalc.verify.run.timing import Timed, time_layers
+from decodecalc.verify.run.timing import BUDGET_S, Timed, time_layers
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @dataclass
 class OwnTrial:
     """What the claims look at. cold: whether the layers of `inputs` overflow the L2. trace: the profiler's record of
-    the kernels, once they were watched."""
+    the kernels, once they were watched. budget_s: about how long replays of one launch are timed."""
 
     case_id: str
     plan: LaunchPlan
@@ -37,6 +37,7 @@ class OwnTrial:
     cold: bool
     calibration: Calibration | None = None
     trace: dict[str, Any] | None = None
+    budget_s: float = BUDGET_S
 
     def output(self) -> torch.Tensor:
         """A poisoned output, in the queries' type."""
@@ -96,7 +97,7 @@ class OwnTrial:
 
     def time_of(self, per_layer: Callable[[int], Any]) -> Timed:
         """Seconds per layer of a launch over this trial's layers."""
-        return time_layers(per_layer, self.inputs.layers, self.cold)
+        return time_layers(per_layer, self.inputs.layers, self.cold, self.budget_s)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -123,4 +124,5 @@ class OwnTrial:
             device=self.device,
             cold=self.cold,
             calibration=self.calibration,
+            budget_s=self.budget_s,
         )

@@ -20,6 +20,7 @@ SPREAD_LIMIT = 0.05
 MEMORY_SHARE = 0.4  # of the free device memory that the pool may take
 FALLBACK_L2_BYTES = 64 * 2**20
 MIN_REPLAYS, MAX_REPLAYS, BUDGET_S = 9, 60, 0.06
+HASTY_REPLAYS = 4  # at least, where less than BUDGET_S is to be spent
 GRAPH_S = 1.5e-3  # of one replay at least
 MAX_CALLS = 4096  # in one graph
 
@@ -97,8 +98,8 @@ def captured(call: Callable[[], Any]) -> Any:
     return graph
 
 
-def time_layers(per_layer: Callable[[int], Any], layers: int, cold: bool) -> Timed:
-    """Seconds per layer of `per_layer(0 … layers - 1)` in one graph."""
+def time_layers(per_layer: Callable[[int], Any], layers: int, cold: bool, budget_s: float = BUDGET_S) -> Timed:
+    """Seconds per layer of `per_layer(0 … layers - 1)` in one graph. budget_s: about how long it is replayed in all."""
 
     def graph_of(rounds: int) -> Any:
         def all_layers() -> None:
@@ -114,7 +115,8 @@ def time_layers(per_layer: Callable[[int], Any], layers: int, cold: bool) -> Tim
     if rounds > 1:
         graph = graph_of(rounds)
         replay_times(graph, 1)
-    count = min(MAX_REPLAYS, max(MIN_REPLAYS, int(BUDGET_S / max(rounds * once_s, 1e-6))))
+    least = MIN_REPLAYS if budget_s >= BUDGET_S else HASTY_REPLAYS
+    count = min(MAX_REPLAYS, max(least, int(budget_s / max(rounds * once_s, 1e-6))))
     median, spread = summarise(replay_times(graph, count))
     if spread > SPREAD_LIMIT:
         count = min(2 * MAX_REPLAYS, 3 * count)

@@ -39,7 +39,7 @@ def own_check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[int, Findin
             call()
             return {"schemaVersion": 1, "traceEvents": list(engine.launched)}
 
-        def timed(call: Any, layers: int, cold: bool) -> Timed:
+        def timed(call: Any, layers: int, cold: bool, budget_s: float = 0.0) -> Timed:
             return Timed(call.seconds, 0.01, 9, layers, layers, cold)
 
         monkeypatch.setattr(trials, "kernel_events", watched)

@@ -7,14 +7,14 @@ says, so that a kernel with few timings stays near its relatives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.engine_times.families import Family
-from benchmarks.engine_times.physics import values_of
-from benchmarks.engine_times.timings import Timing
+from decodecalc.calibrate.own.family import CompiledFamily
+from decodecalc.calibrate.own.physics import NO_WIDTHS, values_of
+from decodecalc.calibrate.own.timing import TimedLaunch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.model import (
     Bodies,
@@ -35,7 +35,8 @@ from decodecalc.gpus import Gpu
 
 SOFT = 0.05  # relative errors beyond this count linearly
 SHARED_SD = 3.0
-MOST_ROUNDS = 14
+MOST_ROUNDS, SEARCH_ROUNDS = 14, 6
+SLOTS_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 FURTHEST_OWN = 2.5
 GROWS = ("tile_s", "sm_tile_s")
 
@@ -43,11 +44,13 @@ GROWS = ("tile_s", "sm_tile_s")
 class Group:
     """Timings of one compiled kernel; what of their schedules does not depend on rates is made once."""
 
-    def __init__(self, variant: Variant, timings: Sequence[Timing], slots_per_sm: int, base: Calibration, gpu: Gpu):
+    def __init__(
+        self, variant: Variant, timings: Sequence[TimedLaunch], slots_per_sm: int, base: Calibration, gpu: Gpu
+    ):
         self.variant, self.timings, self.slots_per_sm = variant, list(timings), slots_per_sm
         self.base, self.gpu = base, gpu
         self.measured_s = np.array([t.measured_s for t in timings])
-        columns = {f.name: [getattr(t.work, f.name) for t in timings] for f in fields(Work)}
+        columns = {name: [getattr(t.work, name) for t in timings] for name in Work._fields}
         walks, live = columns["merge_walks"], columns["live_splits"]
         columns["merge_walks"] = [b if a is None else a for a, b in zip(walks, live)]
         self.work = Work(**{name: np.array(values) for name, values in columns.items()})
@@ -67,7 +70,7 @@ class Group:
 
     def rates(self, numbers: dict[str, float]) -> Rates:
         """The model's rates for these numbers."""
-        values = values_of(numbers, self.variant, self.slots_per_sm, self.base, 0.0, 0.0)
+        values = values_of(numbers, self.variant, self.slots_per_sm, self.base, NO_WIDTHS)
         return make_rates(self.base, self.gpu, Resolved(self.variant, self.variant, values, True))[0]
 
     def predict(self, numbers: dict[str, float]) -> Any:
@@ -112,7 +115,7 @@ _PLAIN = {
 class Fit:
     """Numbers of every group of a family."""
 
-    family: Family
+    family: CompiledFamily
     logs: Any
     """The family's logarithms, then the deviations of every group."""
     larger: tuple[float, ...]
@@ -130,16 +133,33 @@ class Fit:
         return values
 
 
-def groups_of(family: Family, timings: Sequence[Timing], base: Calibration, gpu: Gpu) -> list[Group]:
+def groups_of(family: CompiledFamily, timings: Sequence[TimedLaunch], base: Calibration, gpu: Gpu) -> list[Group]:
     """The family's timings, kernel by kernel."""
-    found: dict[Variant, list[Timing]] = {}
+    found: dict[Variant, list[TimedLaunch]] = {}
     for timing in timings:
         if family.holds(timing.variant):
             found.setdefault(family.key(timing.variant), []).append(timing)
-    return [Group(v, found[v], family.slots_of(v), base, gpu) for v in sorted(found)]
+    return [Group(v, found[v], slots_per_sm(family, v, found[v], base, gpu), base, gpu) for v in sorted(found)]
 
 
-def fit(family: Family, groups: Sequence[Group]) -> Fit:
+def slots_per_sm(
+    family: CompiledFamily, variant: Variant, timings: Sequence[TimedLaunch], base: Calibration, gpu: Gpu
+) -> int:
+    """Blocks of the kernel that an SM holds: as the family knows, or the count that these times fit best."""
+    known = family.slots_of(variant)
+    if known is not None and (not family.searched or gpu.compute_capability == family.slots_of_capability):
+        return known
+    if not family.searched:
+        return 1
+    errors = {}
+    for count in SLOTS_TRIED:
+        group = Group(variant, timings, count, base, gpu)
+        numbers = fit(family, [group], SEARCH_ROUNDS).numbers(0)
+        errors[count] = float(np.abs(np.log(group.predict(numbers) / group.measured_s)).mean())
+    return min(errors, key=lambda count: errors[count])
+
+
+def fit(family: CompiledFamily, groups: Sequence[Group], rounds: int = MOST_ROUNDS) -> Fit:
     """The numbers that bring all groups nearest to their measured times."""
     ranges = list(family.numbers.values())
     own = [r[3] for r in ranges if r[3]]
@@ -168,7 +188,7 @@ def fit(family: Family, groups: Sequence[Group]) -> Fit:
     x, damping = np.clip(start, least, most), 1e-2
     at = [residuals(x, g) for g in range(len(groups))]
     best = cost(at, x)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(rounds):
         normal, slope = np.diag(0.5 / sd**2), 0.5 * (x - start) / sd**2
         for g, here in enumerate(at):
             if not len(here):

@@ -6,14 +6,16 @@ Whole launches were timed, not single tiles and starts: they bear a few numbers,
   takes (tile_s**q + (m * sm_tile_s)**q)**(1/q), with q the `port_exponent`. No block reads faster than that;
 * `start_s`: the start of a lone block; `start_full_s` more when all slots start together; `refill_s`, `row_s`:
   `refill_s` and `t_row_s` of the calibration;
-* `merge_s`, and for every split of a row `merge_state_s`, for every row `merge_row_s`; `merge_walk_s` and
-  `idle_block_s` are the calibration's own, and belong to kernels that loop over, or launch, splits without keys.
+* `merge_s`, and for every split of a row `merge_state_s`, for every row `merge_row_s`; `merge_walk_s`,
+  `idle_block_s` and `scheduler_s` are the calibration's own, and belong to kernels that loop over, or launch, splits
+  without keys, or whose scheduler may run with every layer or once a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
+from typing import NamedTuple
 
 from decodecalc.cost.calibration import Calibration, Values
 from decodecalc.cost.model import PAST
@@ -36,7 +38,22 @@ COMMON: dict[str, tuple[float, float, float, float | None]] = {
     "port_exponent": (4.0, 1.5, 12.0, None),
 }
 WALKS = {"merge_walk_s": (3e-8, 1e-10, 1e-6, 0.3)}
+SCHEDULED = {"scheduler_s": (1.5e-6, 1e-8, 1e-5, None)}
 IDLE = {"idle_block_s": (9e-10, 1e-10, 3e-9, None)}
+
+
+class Widths(NamedTuple):
+    """Errors of held-out times, as shares."""
+
+    uniform: float
+    """What 90 % of the times of steps with equal requests stayed within."""
+    ragged: float
+    """The same of steps whose requests differ."""
+    pair: float = 0.0
+    """The predicted gain that advice on a setting waits for; 0 where no settings were timed."""
+
+
+NO_WIDTHS = Widths(0.0, 0.0)
 SPLIT_KNOTS, ROW_KNOTS = (1.0, 257.0), (1.0, 1001.0)
 DIGITS = 5
 
@@ -52,9 +69,9 @@ def knots(sm_count: int, slots_per_sm: int) -> tuple[float, ...]:
 
 
 def values_of(
-    numbers: Mapping[str, float], variant: Variant, slots_per_sm: int, base: Calibration, residual: float, pair: float
+    numbers: Mapping[str, float], variant: Variant, slots_per_sm: int, base: Calibration, widths: Widths
 ) -> Values:
-    """The parameters of a calibration's variant. residual, pair: errors of held-out times, and of ratios of two."""
+    """The parameters of a calibration's variant."""
     sm_count = base.gpu["sm_count"]
     at = knots(sm_count, slots_per_sm)
     q, p = numbers["port_exponent"], numbers["overlap_exponent"]
@@ -76,10 +93,11 @@ def values_of(
         _number("merge_rows", ROW_KNOTS),
         _number("merge_splits", SPLIT_KNOTS),
         _number("merge_s", merge),
-        *(_number(name, numbers[name]) for name in ("merge_walk_s", "idle_block_s") if name in numbers),
+        *(_number(name, numbers[name]) for name in ("merge_walk_s", "idle_block_s", "scheduler_s") if name in numbers),
         _number("overlap_exponent", p),
-        _number("residual_p90", residual),
-        *((_number("residual_ratio", pair),) if pair else ()),
+        _number("residual_p90", widths.uniform),
+        _number("residual_ragged_p90", widths.ragged),
+        *((_number("residual_ratio", widths.pair),) if widths.pair else ()),
     )
     return {parameter.name: parameter for parameter in found}
 

@@ -1,0 +1,1 @@
+"""The bars for engines' own kernels, measured on steps that nobody chose (`python -m benchmarks.engine_bars`)."""

@@ -1,0 +1,1 @@
+"""Calibrations of engines' own kernels, fitted to the times of whole launches."""
