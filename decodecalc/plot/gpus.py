@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ENGINES = "bundled"
 DEFAULT_GPUS = ("a100-80gb", "l40s", "h100-sxm", "h200-sxm", "b200", "mi300x")
+FILLS = (0, 1, 3, 4)  # colours on which the interval and the roofline show
 _STEP, _ENGINE = ("model", "tp", "batch", "context", "q_len"), ("engine", "version")
 
 
@@ -78,7 +79,7 @@ def draw(canvas: Canvas, data: list[Row], **unused: Any) -> None:
                 t = r["token_s"] * 1e6
                 spread = [[t - r["low_s"] * 1e6], [r["high_s"] * 1e6 - t]]
                 hatch = "///" if r["extrapolated"] else ""
-                ax.barh(y, t, height=thick * 0.9, color=theme.colors[i], hatch=hatch, edgecolor=theme.paper,
+                ax.barh(y, t, height=thick * 0.9, color=theme.colors[FILLS[i]], hatch=hatch, edgecolor=theme.paper,
                         xerr=spread, error_kw={"elinewidth": 1, "capsize": 2, "ecolor": theme.ink})  # fmt: skip
                 ax.plot([r["roofline_s"] * 1e6] * 2, [y - thick * 0.45, y + thick * 0.45], color=theme.ink, linewidth=2)
         ax.set_yticks(range(len(lanes)), lanes)
@@ -90,7 +91,7 @@ def draw(canvas: Canvas, data: list[Row], **unused: Any) -> None:
             Patch(facecolor=theme.idle, edgecolor=theme.quiet, hatch="///", label="extrapolated from another GPU")
         )
     if bars > 1:
-        handles = [Patch(color=theme.colors[i], label=name) for i, name in enumerate(engines)] + handles
+        handles = [Patch(color=theme.colors[FILLS[i]], label=name) for i, name in enumerate(engines)] + handles
     canvas.key(handles)
     canvas.name_axes(["µs of attention per token, all layers"], [""])
 

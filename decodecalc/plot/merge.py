@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.traffic import traffic_arrays
-from decodecalc.plot.series import Row, along, draw_lines, without
+from decodecalc.plot.series import Row, along, draw_lines, marked, without
 
 if TYPE_CHECKING:
     from decodecalc.plot.canvas import Canvas
@@ -32,4 +32,5 @@ def draw(canvas: Canvas, data: list[Row], **unused: Any) -> None:
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.set_ylim(0, None)
         canvas.powers_of_two(ax)
+    canvas.scenario += marked(data, "context")
     canvas.name_axes(["keys per request"], ["partial states, % of the KV bytes"])

@@ -12,6 +12,7 @@ from decodecalc.plot.series import (
     counts_key,
     draw_counts,
     draw_lines,
+    marked,
     named_x,
     of_batch,
     parts,
@@ -84,7 +85,7 @@ def draw(canvas: Canvas, data: list[Row], against: str = "batch", **unused: Any)
         marker: dict[str, Any] = {"marker": "o" if len(x) == 1 else "", "markersize": 6}
         with_splits = [100 * r["sm_coverage"] for r in mine]
         covers.fill_between(x, with_splits, color=canvas.theme.colors[6], alpha=0.35, linewidth=0)
-        covers.plot(x, with_splits, color=canvas.theme.colors[0], label="as launched", **marker)
+        covers.plot(x, with_splits, color=canvas.theme.colors[0], label="with splits", **marker)
         covers.plot(
             x, [100 * r["unsplit_sm_coverage"] for r in mine], color=canvas.theme.colors[5], linestyle="-.",
             label="without splits", **marker,
@@ -93,6 +94,7 @@ def draw(canvas: Canvas, data: list[Row], against: str = "batch", **unused: Any)
         named_x(covers, mine, "batch", canvas.theme)
         draw_counts(canvas, counts, mine, "batch")
     canvas.key([*panels[0][0].get_lines()[:2], *counts_key(panels[0][1])])
+    canvas.scenario += marked(data, "batch")
     canvas.name_axes(["", "batch size"], ["SMs with work, %", "splits per request"])
 
 

@@ -207,6 +207,12 @@ def named_x(ax: Any, rows: Sequence[Row], axis: str, theme: Theme) -> None:
             ax.axvline(x, color=theme.quiet, linewidth=0.8, zorder=0.5)
 
 
+def marked(data: Sequence[Row], axis: str) -> str:
+    """What `named_x` draws, as words for the end of a scenario."""
+    given = [row for row in data if row["given"]]
+    return f"; the upright line marks {word(given[0], axis)}" if 0 < len(given) < len(data) else ""
+
+
 # Name, column, width over a line's, dash, and the theme's colour: widest first, so that equal counts all stay visible.
 COUNTS = (
     ("S* (fills the SMs)", "s_star", 0.8, ":", None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.plot.series import Row, along, counts_key, draw_counts, parts, without
+from decodecalc.plot.series import Row, along, counts_key, draw_counts, marked, parts, without
 
 if TYPE_CHECKING:
     from decodecalc.plot.canvas import Canvas
@@ -25,4 +25,5 @@ def draw(canvas: Canvas, data: list[Row], **unused: Any) -> None:
     for (ax,), line in zip(panels, lines):
         draw_counts(canvas, ax, line.rows, "context")
     canvas.key(counts_key(panels[0][0]))
+    canvas.scenario += marked(data, "context")
     canvas.name_axes(["keys per request"], ["splits per request"])

@@ -63,7 +63,7 @@ def test_occupancy_draws_the_share_of_sms_with_a_live_block(drawn: Drawn, engine
     head."""
     axes = drawn("occupancy", "--model", "llama3-8b", "--gpu", GPU, "--context", str(context), *TWO_ENGINES)
     found = lines(panel(axes, engine))
-    points = found["as launched"]
+    points = found["with splits"]
     assert [b for b, _ in points] == [*range(1, 33), *range(34, 133, 2), 136, 160, 192, 256]
     for b, percent in points:
         live = plan(engine, dc.Batch.uniform(int(b), context)).stage1.live_blocks
