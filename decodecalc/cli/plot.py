@@ -30,7 +30,7 @@ MOST_SAID = 8  # lines on stderr
     "--size",
     default="slide",
     show_default=True,
-    help="The size of the figure: slide, page, or column for one column of a paper.",
+    help="The size of the figure: slide, page, column (of a paper), or screen for a web page.",
 )
 @click.option("--dark", is_flag=True, help="Draw on dark ground.")
 @click.option("--title", default=None, help="The title. [default: the question that the figure answers]")

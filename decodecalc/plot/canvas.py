@@ -86,8 +86,8 @@ class Canvas:
                 f"a figure has at most {MOST_PANELS} panels, and this one would have {len(labels)}: give fewer "
                 "engines, batches, contexts, GPUs or models"
             )
-        self._columns = min(len(labels), max(1, self.size.columns // (2 if wide else 1)))
-        rows = cdiv(len(labels), self._columns)
+        rows = cdiv(len(labels), max(1, self.size.columns // (2 if wide else 1)))
+        self._columns = cdiv(len(labels), rows)
         self._body = rows * (height or self.size.height * (1 if rows == 1 else 0.62))
         grid = self.fig.add_gridspec(
             rows * len(tall), self._columns * len(across),
@@ -196,11 +196,14 @@ class Canvas:
                 if isinstance(numbers, AutoLocator):
                     numbers.set_params(nbins=min(9, max(2, axis.get_tick_space())))
         self.fig.draw_without_rendering()
+        self.fig.set_layout_engine("none")
+        for ax in self.fig.axes:  # the solver of the layout leaves noise in the last digits, another one each time
+            left, bottom, width, height = (round(float(edge), 5) for edge in ax.get_position().bounds)
+            ax.set_position((left, bottom, width, height))
         for ax, labels in self._beside.items():
             _spread(ax, labels)
         for ax, labels in self._near.items():
             _place(ax, labels, self.size.font)
-        self.fig.set_layout_engine("none")
 
     def _header(self) -> float:
         """Title, scenario and key; inches that they take."""

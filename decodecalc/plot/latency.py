@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from decodecalc.engines.registry import SERVED_HERE
 from decodecalc.plot.measured import split_times
 from decodecalc.plot.series import Row, of_batch, parts
 from decodecalc.plot.style import plain_log_ticks, text_inches
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from decodecalc.plot.canvas import Canvas
     from decodecalc.request import Request
 
-DEFAULT_ENGINES = "all"
+DEFAULT_ENGINES = SERVED_HERE
 TAKES_MEASURED = True
 _STEP = ("model", "tp", "gpu", "layer_group", "batch", "context", "q_len")
 

@@ -188,11 +188,11 @@ def wrap(text: str, points: float, inches: float, bold: bool = False) -> str:
 
 def plain_log_ticks(axis: Any, few: bool = False) -> None:
     """A base-10 axis with plain numbers at 1, 2 and 5 of every decade, or only at 1 where there is room for `few`."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=10, subs=(1.0,) if few else (1.0, 2.0, 5.0)))
+    axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def log2_ticks(axis: Any, most: int = 12) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.engines.registry import DEFAULT_ENGINE
@@ -75,8 +76,10 @@ def _draw_plan(canvas: Canvas, ax: Any, mine: list[Row], end: float, edge: float
     ax.set_yticks([*range(0, sms - sms // 8, max(1, sms // 4)), sms])
     ax.grid(visible=False)
     busy = {r["sm"] for r in mine}
-    if len(busy) < sms * 0.85:  # SMs are filled from the lowest on
-        ax.text(end / 2, (max(busy) + 1 + sms) / 2, f"{sms - len(busy)} SMs idle", ha="center", va="center")
+    edges = [-1, *sorted(busy), sms]
+    low, high = max(pairwise(edges), key=lambda gap: gap[1] - gap[0])
+    if high - low > 0.15 * sms:  # room for words
+        ax.text(end / 2, (low + 1 + high) / 2, f"{sms - len(busy)} SMs idle", ha="center", va="center")
 
 
 def _summary(mine: list[Row]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Text
 
@@ -137,7 +137,8 @@ def lists(values: Sequence[str], most: int) -> Any:
     return st.lists(st.sampled_from(values), min_size=1, max_size=most, unique=True)
 
 
-@settings(max_examples=40, deadline=None)
+# Every example is a figure or several seconds of one: without the search for a smaller failing one.
+@settings(max_examples=20, deadline=None, phases=[Phase.generate])
 @given(
     name=st.sampled_from(list(FIGURES)),
     engines=lists(engine_names(), 4),
