@@ -153,7 +153,7 @@ class Canvas:
     def beside(self, ax: Axes, x: float, y: float, text: str, color: str) -> None:
         """A label at the right of the axes, level with the point (x, y) as nearly as its neighbours allow."""
         label = wrap(text, self.size.font, max(1.0, 0.26 * self.size.width))
-        line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
+        line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
         self._beside.setdefault(ax, []).append(
             ax.annotate(
                 label, (x, y), (1.03, y), textcoords=("axes fraction", "data"), va="center", ha="left", color=color,
