@@ -284,34 +284,36 @@ def within(regrets: Sequence[float]) -> str:
 
 
 def draw(points: list[Point], output: Path) -> list[str]:
-    """Predicted against measured, and error against KV bytes."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
+    """Predicted against measured, and error against KV bytes: a panel for each part."""
+    from decodecalc.plot.canvas import Look, canvas
+    from decodecalc.plot.style import figure_bytes, plain_log_ticks
 
     names = []
-    for name, x_of, y_of, x_label, y_label in (
-        ("time", lambda p: p.measured_s * 1e6, lambda p: p.predicted_s * 1e6, "measured, µs", "predicted, µs"),
-        ("error", lambda p: p.kv_bytes, lambda p: 100 * p.error, "KV bytes of the layer", "error, %"),
-    ):
-        figure, axes = plt.subplots(figsize=(9.2, 4.4))
-        for part in dict.fromkeys(p.part for p in points):
-            mine = [p for p in points if p.part == part]
-            axes.plot([x_of(p) for p in mine], [y_of(p) for p in mine], "o", markersize=4, alpha=0.7, label=part)
-        axes.set_xscale("log")
-        if name == "time":
-            axes.set_yscale("log")
-            ends = axes.get_xlim()
-            axes.plot(ends, ends, color="grey", linewidth=0.8)
-        else:
-            axes.axhline(0, color="grey", linewidth=0.8)
-        axes.set(xlabel=x_label, ylabel=y_label)
-        axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        figure.tight_layout()
+    for name, question, x_of, y_of, x_label, y_label in (
+        ("time", "Do the predicted times hold?", lambda p: p.measured_s * 1e6, lambda p: p.predicted_s * 1e6,
+         "measured, µs", "predicted, µs"),
+        ("error", "For which layers are predictions off?", lambda p: p.kv_bytes / 1e6, lambda p: 100 * p.error,
+         "KV bytes of the layer, MB", "error, %"),
+    ):  # fmt: skip
+        parts = list(dict.fromkeys(p.part for p in points))
+        with canvas(Look("screen")) as made:
+            made.question = question
+            panels = made.panels(parts)
+            xs = [x_of(p) for p in points]
+            ends = [min(xs) / 1.2, max(xs) * 1.2]
+            for (ax,), part in zip(panels, parts):
+                mine = [p for p in points if p.part == part]
+                ax.plot(ends, ends if name == "time" else [0, 0], color=made.theme.quiet, linewidth=0.8)
+                ax.plot([x_of(p) for p in mine], [y_of(p) for p in mine], "o", color=made.theme.colors[0],
+                        markersize=4, alpha=0.7)  # fmt: skip
+                ax.set_xscale("log")
+                plain_log_ticks(ax.xaxis, few=True)
+                if name == "time":
+                    ax.set_yscale("log")
+                    plain_log_ticks(ax.yaxis, few=True)
+            made.name_axes([x_label], [y_label])
         path = output.with_name(f"{output.name}-{name}.svg")
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
+        path.write_bytes(figure_bytes(made.fig, "svg", outlines=True))
         names.append(path.name)
     return names
 
@@ -326,47 +328,42 @@ RULES_DRAWN = {"vllm-triton": "vLLM", "sglang-triton": "SGLang", "flash-attentio
 
 def draw_curves(raw: dict[str, Any], calibration: Calibration, output: Path) -> str:
     """Time against S: measured, predicted, S*, S_opt, and each engine's choice on the same kernel."""
-    import matplotlib
+    from decodecalc.plot.canvas import Look, canvas
+    from decodecalc.plot.style import figure_bytes, line_style, plain_log_ticks
 
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    figure, grid = plt.subplots(2, 3, figsize=(11, 6.4))
     cells = {cell_of(row).label: cell_of(row) for row in raw["sweeps"]}
-    for axes, label in zip(grid.flat, DRAWN):
-        cell = cells[label]
-        geo = Geometry(cell.q_heads, cell.kv_heads, cell.head_dim)
-        step, kv = Batch(cell.lens), KvCache(cell.dtype, 16)
-        found = choose(geo, step, kv=kv, gpu=GPU, calibration=calibration, engines=[])
-        rows = [r for r in raw["sweeps"] if cell_of(r) == cell and tuning(r["config"]) == tuning(vars_of(found))]
-        axes.plot(
-            [p.splits for p in found.curve], [p.total_s * 1e6 for p in found.curve],
-            "-", color="tab:blue", linewidth=1, label="predicted",
-        )  # fmt: skip
-        axes.plot(
-            [r["config"]["num_splits"] for r in rows], [r["seconds"] * 1e6 for r in rows],
-            "o", color="black", markersize=3.5, label="measured",
-        )  # fmt: skip
-        axes.axvline(found.s_star, color="tab:grey", linestyle=":", linewidth=1, label="S*")
-        axes.axvline(found.s_opt, color="tab:green", linestyle="--", linewidth=1, label="S_opt")
-        for marker, (engine, name) in zip("sD^v", RULES_DRAWN.items()):
-            theirs = planned(engine, cell)
-            time = predict(theirs, calibration=calibration, kernel="bundled").total_s
+    with canvas(Look("screen")) as made:
+        made.question = "Does the predicted time follow the split count?"
+        colors, quiet = made.theme.colors, made.theme.quiet
+        panels = made.panels(DRAWN, share="")
+        for (axes,), label in zip(panels, DRAWN):
+            cell = cells[label]
+            geo = Geometry(cell.q_heads, cell.kv_heads, cell.head_dim)
+            step, kv = Batch(cell.lens), KvCache(cell.dtype, 16)
+            found = choose(geo, step, kv=kv, gpu=GPU, calibration=calibration, engines=[])
+            rows = [r for r in raw["sweeps"] if cell_of(r) == cell and tuning(r["config"]) == tuning(vars_of(found))]
             axes.plot(
-                max(theirs.splits.live), time * 1e6, marker, markersize=6, fillstyle="none", label=f"{name}'s rule"
-            )
-        axes.set(xscale="log", yscale="log", title=label)
-        axes.title.set_fontsize(9)
-        axes.tick_params(labelsize=7, which="both")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("µs a layer", fontsize=8)
-    for axes in grid[-1]:
-        axes.set_xlabel("splits", fontsize=8)
-    grid[0, 0].legend(fontsize=6.5, frameon=False)
-    figure.tight_layout()
+                [p.splits for p in found.curve], [p.total_s * 1e6 for p in found.curve], color=colors[0],
+                label="predicted",
+            )  # fmt: skip
+            axes.plot(
+                [r["config"]["num_splits"] for r in rows], [r["seconds"] * 1e6 for r in rows], "x",
+                color=made.theme.ink, label="measured",
+            )  # fmt: skip
+            axes.axvline(found.s_star, color=quiet, linestyle=":", linewidth=1, label="S*")
+            axes.axvline(found.s_opt, color=colors[3], linestyle="--", linewidth=1, label="S_opt")
+            for i, (engine, name) in enumerate(RULES_DRAWN.items()):
+                theirs = planned(engine, cell)
+                time = predict(theirs, calibration=calibration, kernel="bundled").total_s
+                style = {**line_style(i + 4), "linestyle": "", "fillstyle": "none", "markersize": 6}
+                axes.plot(max(theirs.splits.live), time * 1e6, label=f"{name}'s rule", **style)
+            axes.set_yscale("log")
+            plain_log_ticks(axes.yaxis)
+            made.powers_of_two(axes)
+        made.key(panels[0][0].get_lines())
+        made.name_axes(["splits"], ["µs a layer"])
     path = output.with_name(f"{output.name}-splits.svg")
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    path.write_bytes(figure_bytes(made.fig, "svg", outlines=True))
     return path.name
 
 

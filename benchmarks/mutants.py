@@ -32,6 +32,7 @@ COPIED = (
     "mkdocs.yml",
 )
 FIGURES = "tests/plot/test_figures.py"
+LOOK = "tests/plot/test_look.py"
 
 
 class Mutant(NamedTuple):
@@ -48,8 +49,8 @@ MUTANTS = (
     Mutant(
         "coverage is halved in the figure",
         "decodecalc/plot/occupancy.py",
-        'ax.plot([r["batch"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label',
-        'ax.plot([r["batch"] for r in mine], [50 * r["sm_coverage"] for r in mine], label=label',
+        'with_splits = [100 * r["sm_coverage"] for r in mine]',
+        'with_splits = [50 * r["sm_coverage"] for r in mine]',
         (FIGURES, "-k", "occupancy"),
     ),
     Mutant(
@@ -69,8 +70,8 @@ MUTANTS = (
     Mutant(
         "regret is taken from the engine's own kernel",
         "decodecalc/plot/regret.py",
-        'version, kernel="bundled")',
-        "version)",
+        'version, kernel="bundled"',
+        "version",
         (FIGURES, "-k", "regret"),
     ),
     Mutant(
@@ -103,31 +104,45 @@ MUTANTS = (
     ),
     Mutant(
         "live splits are drawn as requested",
-        "decodecalc/plot/splits.py",
-        '[r["splits_live"] for r in mine], label',
-        '[r["splits_requested"] for r in mine], label',
+        "decodecalc/plot/series.py",
+        '("live", "splits_live",',
+        '("live", "splits_requested",',
         (FIGURES, "-k", "splits"),
     ),
     Mutant(
-        "idle slots are not drawn",
+        "splits without keys are not counted",
         "decodecalc/plot/segments.py",
-        "idle += 1",
-        "break",
+        'if r["state"] == state:',
+        'if r["state"] == state != EXIT:',
         (FIGURES, "-k", "segments"),
     ),
     Mutant(
         "the merge's states are drawn as launched",
         "decodecalc/plot/merge.py",
-        'ax.plot(x, [100 * r["partial_share"] for r in mine], label',
-        'ax.plot(x, [100 * r["partial_allocated_share"] for r in mine], label',
+        '"of live splits": ("partial_share", 100)',
+        '"of live splits": ("partial_allocated_share", 100)',
         (FIGURES, "-k", "merge"),
     ),
     Mutant(
         "predicted points stand on the roof",
         "decodecalc/plot/roofline.py",
-        'ax.plot(at, row["predicted_flop_per_s"] / 1e12, marker',
-        "ax.plot(at, at * bandwidth / 1e12, marker",
+        'rates = [row["predicted_flop_per_s"] / 1e12 for row in predicted]',
+        "rates = [at * bandwidth / 1e12 for row in predicted]",
         (FIGURES, "-k", "roofline"),
+    ),
+    Mutant(
+        "only the first layer group is drawn",
+        "decodecalc/plot/series.py",
+        "    for group in s.layer_groups:",
+        "    for group in s.layer_groups[:1]:",
+        (LOOK, "-k", "everything"),
+    ),
+    Mutant(
+        "labels at the ends of lines are not spread",
+        "decodecalc/plot/canvas.py",
+        "            _spread(ax, labels)",
+        "            pass",
+        (LOOK, "-k", "overlap"),
     ),
     Mutant(
         "errors of a report are relative to the prediction",

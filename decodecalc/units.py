@@ -84,6 +84,18 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     return int(i), int(n)
 
 
+def short_count(n: float) -> str:
+    """A count as `parse_count` reads it: with a binary suffix where it is a whole number of them.
+
+    >>> short_count(8192), short_count(2560), short_count(1 << 20), short_count(100)
+    ('8k', '2560', '1M', '100')
+    """
+    for size, suffix in ((1 << 20, "M"), (1 << 10, "k")):
+        if n >= size and n % size == 0:
+            return f"{n / size:g}{suffix}"
+    return f"{n:g}" if n < 1e6 else f"{n:.0f}"
+
+
 def human_bytes(n: float) -> str:
     """Bytes with a decimal unit, three digits.
 

@@ -47,18 +47,20 @@ FIGURES = (
         "occupancy-tp",
         "SM coverage against batch",
         "plot occupancy --model llama3-70b --tps 1,8 --engine vllm-triton --gpu h100-sxm",
-        "Thick pale lines: one block per request and KV head. The split path covers the GPU from batch 1 on one rank;"
-        " on TP 8 a fixed 16 splits of one KV head reach 12 % of the SMs.",
+        "Above, how many SMs work; below, the split counts that lead there. The split path covers the GPU from batch 1"
+        " on one rank; on TP 8 a fixed 16 splits of one KV head reach 12 % of the SMs, and S* says how many would be"
+        " needed.",
     ),
     Figure(
         "occupancy-splits",
         "SM coverage against the split count",
         "plot occupancy --against splits --model llama3-8b --batch 1,4,16",
-        "S* (dotted) is where the first wave is full. It is a coverage heuristic and says nothing about speed.",
+        "S* (dotted, in the colour of its line) is where the first wave is full. It is a coverage heuristic and says"
+        " nothing about speed.",
     ),
     Figure(
         "splits",
-        "Requested and live splits against context",
+        "Requested, launched and live splits against context",
         "plot splits --model llama3-8b --engine vllm-triton,sglang-triton,flash-attention-3",
         "Engines answer the same question in different ways: a fixed count, a count that grows and is capped, and a"
         " search over waves.",
@@ -67,7 +69,8 @@ FIGURES = (
         "segments",
         "One ragged launch, key by key",
         "plot segments --model llama3-8b --seq-lens 257,2560,8192 --engine vllm-triton,sglang-triton",
-        "Every request's key ranges. Grey slots at the right are blocks that were launched and return at once.",
+        "Left, the keys of every request, shaded split by split; right, how many of its splits have keys. Grey ones"
+        " were launched and return at once.",
     ),
     Figure(
         "merge",
@@ -87,7 +90,7 @@ FIGURES = (
         "Predicted time against the split count",
         "plot latency --model llama3-70b --tp 8 --gpu h200 --context 32k",
         "The whole trade-off in one curve: latency falls as splits multiply, then partial states and whole waves cost"
-        " more than they save. Each engine stands where its rule puts it.",
+        " more than they save. Each engine has a line below the curve, with a point where its rule puts it.",
     ),
     Figure(
         "regret",
@@ -99,7 +102,8 @@ FIGURES = (
         "waves",
         "Blocks on SMs over time",
         "plot waves --model llama3-8b --gpu h200 --seq-lens 512,2048,16384 --engine vllm-triton",
-        "The schedule behind a prediction: one long request sets the end.",
+        "The schedule behind a prediction: every SM has a lane, grey where it is idle, and one long request sets the"
+        " end.",
     ),
     Figure(
         "gpus",

@@ -71,28 +71,34 @@ def draw() -> bytes:
     """The layers as a picture (PNG), ground at the bottom; layers that name engines are filled."""
     from matplotlib.patches import FancyBboxPatch
 
-    from decodecalc.plot.style import COLORS, figure, figure_bytes
+    from decodecalc.plot.canvas import Look, canvas
+    from decodecalc.plot.style import figure_bytes
 
-    with figure("slide") as (fig, ax):
-        fig.set_size_inches(9, 7.2)
+    with canvas(Look("slide")) as made:
+        made.question = "What may import what?"
+        made.scenario = (
+            "a layer imports from its own and those below it; engines and servers are named in the filled ones"
+        )
+        ((ax,),) = made.panels([""], height=7.2)
+        colors = made.theme.colors
         for i, layer in enumerate(LAYERS):
             mechanism = layer.names[0] not in ("engines", "servers")
-            shade = "#FFFFFF" if mechanism else COLORS[6]
+            shade = "#FFFFFF" if mechanism else colors[6]
             box = FancyBboxPatch(
                 (0.05, i + 0.08), 3.9, 0.84, boxstyle="round,pad=0,rounding_size=0.1", facecolor=shade,
-                edgecolor=COLORS[0], alpha=1 if mechanism else 0.45,
+                edgecolor=colors[0], alpha=1 if mechanism else 0.45,
             )  # fmt: skip
             ax.add_patch(box)
             ax.text(2, i + 0.5, _label(layer), ha="center", va="center", fontsize=10, family="monospace")
             ax.text(4.15, i + 0.5, layer.holds, ha="left", va="center", fontsize=10)
         ax.annotate(
             "imports", (-0.25, 0.3), xytext=(-0.25, len(LAYERS) - 0.3), ha="center", va="bottom",
-            arrowprops={"arrowstyle": "-|>", "color": COLORS[0], "linewidth": 1.5},
+            arrowprops={"arrowstyle": "-|>", "color": colors[0], "linewidth": 1.5},
         )  # fmt: skip
         ax.set_xlim(-0.6, 8.6)
         ax.set_ylim(-0.1, len(LAYERS) + 0.3)
         ax.set_axis_off()
-        return figure_bytes(fig, "png")
+    return figure_bytes(made.fig, "png")
 
 
 def _label(layer: Layer) -> str:

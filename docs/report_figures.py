@@ -42,27 +42,25 @@ def latency_commands(most: int = 3) -> Iterator[tuple[str, str]]:
 
 def peers() -> bytes:
     """Time of the bundled kernel and its peers over what the bytes alone need, cell by cell, as PNG."""
-    from decodecalc.plot.style import COLORS, MARKERS, figure, figure_bytes
+    from decodecalc.plot.canvas import Look, canvas
+    from decodecalc.plot.style import figure_bytes, line_style, plain_log_ticks
+    from decodecalc.units import short_count
 
     report = json.loads((ROOT / PEERS).read_text(encoding="utf-8"))
     cells = [cell for cell in report["cells"] if cell.get("dtype") == "bf16" and cell.get("stream_us")]
-    names = [f"{c['q_heads']}/{c['kv_heads']}, {c['batch']}, {_keys(c['context'])}" for c in cells]
-    with figure("slide") as (fig, ax):
+    names = [f"{c['q_heads']}/{c['kv_heads']}, {c['batch']}, {short_count(c['context'])}" for c in cells]
+    with canvas(Look("slide")) as made:
+        made.question = "How near is each kernel to a plain read of the same bytes?"
+        made.scenario = f"{report['gpu_before']['gpu']}, measured, cold L2, bf16 ({PEERS})"
+        ((ax,),) = made.panels([""], height=len(cells) * 0.2 + 0.6)
         for i, (key, label) in enumerate(_SERIES.items()):
-            at = [(x, c[key] / c["stream_us"]) for x, c in enumerate(cells) if c.get(key)]
+            at = [(c[key] / c["stream_us"], y) for y, c in enumerate(cells) if c.get(key)]
             if at:
-                style = {"linestyle": "", "color": COLORS[i], "marker": MARKERS[i], "markersize": 6}
-                ax.plot(*zip(*at), label=label, **style)
-        ax.set_yscale("log")
-        ticks = [1, 2, 5, 10, 20, 50]
-        ax.set_yticks(ticks, [str(t) for t in ticks])
-        ax.set_ylabel("time over a read of the same bytes")
-        ax.set_xlabel("query / KV heads, batch, keys")
-        ax.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=7)
-        ax.set_title(f"{report['gpu_before']['gpu']}, measured, cold L2, bf16 ({PEERS})")
-        ax.legend(fontsize="small", loc="upper left")
-        return figure_bytes(fig, "png")
-
-
-def _keys(n: int) -> str:
-    return f"{n // 1024}k" if n % 1024 == 0 else str(n)
+                ax.plot(*zip(*at), label=label, **{**line_style(i), "linestyle": "", "markersize": 6})
+        ax.set_xscale("log")
+        plain_log_ticks(ax.xaxis)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        made.key(ax.get_lines())
+        made.name_axes(["time over a read of the same bytes"], ["query / KV heads, batch, keys"])
+    return figure_bytes(made.fig, "png")

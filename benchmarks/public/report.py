@@ -177,30 +177,33 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[Any]], sides: str) -> li
 
 
 def figure(report: Mapping[str, Any], path: Path) -> None:
-    """Held-out mean error of every GPU and kernel, one dot a table."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "decodecalc"
-    import matplotlib.pyplot as plt
+    """Held-out mean error of every GPU, a panel for each kernel and a point for each table."""
+    from decodecalc.plot.canvas import Look, canvas
+    from decodecalc.plot.style import figure_bytes
 
     held = [row for row in report["held_out"] if row["rows"] >= FEW_ROWS]
     gpus = list(dict.fromkeys(row["gpu"] for row in held))
     kernels = list(dict.fromkeys(row["kernel"].split(", ")[1] for row in held))
-    fig, ax = plt.subplots(figsize=(8, 4.2))
-    for i, kernel in enumerate(kernels):
-        mine = [row for row in held if row["kernel"].endswith(", " + kernel)]
-        places = [gpus.index(row["gpu"]) + (i - len(kernels) / 2) * 0.09 for row in mine]
-        ax.scatter(places, [100 * row["mean"] for row in mine], s=22, label=kernel)
     left = by_gpu(report["left_out"])
-    ax.scatter(
-        [gpus.index(name) for name in left if name in gpus],
-        [100 * row["mean"] for name, row in left.items() if name in gpus],
-        marker="_", s=300, color="black", label="GPU left out",
-    )  # fmt: skip
-    ax.axhline(100 * MEAN, color="grey", linewidth=0.8, linestyle="--")
-    ax.set_xticks(range(len(gpus)), gpus, rotation=25, ha="right")
-    ax.set(ylabel="mean absolute error, %", ylim=(0, None), title="Rows that no fit saw, by GPU and kernel")
-    ax.legend(fontsize=7, ncols=2)
-    fig.tight_layout()
-    fig.savefig(path, metadata={"Date": None})
+    tables = {kernel: [row for row in held if row["kernel"].endswith(", " + kernel)] for kernel in kernels}
+    with canvas(Look("screen")) as made:
+        made.question = "How far off are predictions of rows that no fit saw?"
+        made.scenario = (
+            "the mean absolute error of every table, against the bar (dashed); last, of GPUs of which no row was fitted"
+        )
+        panels = made.panels([*kernels, "GPU left out"], height=0.35 + 0.22 * len(gpus))
+        for (ax,), kernel in zip(panels, kernels):
+            ax.plot(*_points(tables[kernel], gpus), "o", color=made.theme.colors[0], markersize=4)
+        rows = [{"gpu": name, **row} for name, row in left.items() if name in gpus]
+        panels[-1][0].plot(*_points(rows, gpus), "D", color=made.theme.colors[5], markersize=4)
+        for (ax,) in panels:
+            ax.axvline(100 * MEAN, color=made.theme.quiet, linewidth=0.8, linestyle="--")
+            ax.set_yticks(range(len(gpus)), gpus)
+            ax.set_ylim(len(gpus) - 0.4, -0.6)
+        panels[0][0].set_xlim(0, None)
+        made.name_axes(["mean error, %"], [""])
+    path.write_bytes(figure_bytes(made.fig, "svg", outlines=True))
+
+
+def _points(rows: Sequence[Mapping[str, Any]], gpus: Sequence[str]) -> tuple[list[float], list[int]]:
+    return [100 * row["mean"] for row in rows], [gpus.index(row["gpu"]) for row in rows]

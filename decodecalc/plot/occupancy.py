@@ -1,101 +1,112 @@
-"""SM coverage against batch, unsplit and as each engine launches it, or against the split count."""
+"""SM coverage and split counts against batch, as each engine launches it; or coverage against the split count."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.analysis.occupancy import occupancy, occupancy_arrays
-from decodecalc.plot.series import along_batches, labelled
-from decodecalc.plot.style import line_style, log2_ticks
+from decodecalc.errors import InputError
+from decodecalc.plot.series import (
+    Row,
+    along,
+    counts_key,
+    draw_counts,
+    draw_lines,
+    marked,
+    named_x,
+    of_batch,
+    parts,
+    was_given,
+    without,
+)
 
 if TYPE_CHECKING:
+    from decodecalc.plot.canvas import Canvas
     from decodecalc.request import Request
 
-TITLE = "SM coverage against batch (or, with --against splits, against S)"
 AGAINST = ("batch", "splits")
 
 
-def rows(request: Request, against: str = "batch", **_: Any) -> list[dict[str, Any]]:
-    """One row per (layer group, engine or unsplit, x)."""
-    return _against_splits(request) if against == "splits" else _against_batch(request)
-
-
-def _against_batch(request: Request) -> list[dict[str, Any]]:
-    s = request.scenarios
-    out: list[dict[str, Any]] = []
-    for line in along_batches(request):
-        covered = occupancy_arrays(line.steps, line.found, s.gpu)
-        names = ("live_blocks", "unsplit_blocks", "sm_coverage")
-        columns = [line.per_step(getattr(covered, name)) for name in names]
-        for batch, split, *values in zip(line.x, line.per_step(line.found.is_split), *columns):
-            path = line.found.path_names[bool(split)]
-            row = line.row(batch=batch, context=s.batches[0].max_seq_len, path=path, **dict(zip(names, values)))
-            out.append({**row, "unsplit_sm_coverage": min(row["unsplit_blocks"] / s.gpu.sm_count, 1.0)})
+def rows(request: Request, said: list[str], against: str = "batch", **unused: Any) -> list[Row]:
+    """One row for each layer group, engine, context and batch size; or for each layer group, step and split count."""
+    if against == "splits":
+        return _against_splits(request)
+    out: list[Row] = []
+    for line in along("batch", request, said):
+        covered = occupancy_arrays(line.steps, line.found, request.scenarios.gpu)
+        names = ("live_blocks", "working_blocks", "unsplit_blocks", "sm_count", "sm_coverage")
+        columns = {name: getattr(covered, name) for name in names}
+        for row in line.rows(is_split=line.found.is_split, **columns, **line.split_counts(request)):
+            path = line.found.path_names[bool(row.pop("is_split"))]
+            unsplit = min(row["unsplit_blocks"] / row["sm_count"], 1.0)
+            out.append({**row, "path": path, "unsplit_sm_coverage": unsplit})
     return out
 
 
-def _against_splits(request: Request) -> list[dict[str, Any]]:
+def _against_splits(request: Request) -> list[Row]:
     """The reference rule at every split count: equal slices of whole tiles."""
     from decodecalc.engines.registry import REFERENCE, load_policy
 
+    if was_given(request, "engine"):
+        raise InputError(f"--against splits draws the rule of {REFERENCE} at every count: leave --engine out")
     s, policy = request.scenarios, load_policy(REFERENCE)
     out = []
     for group in s.layer_groups:
         for batch in s.batches:
+            who = {"layer_group": group.name, "engine": policy.name, "version": policy.version(None).name}
             for splits in (*range(1, 33), *range(36, 257, 4)):
-                plan = policy.plan(group.geometry, batch, s.kv, s.gpu, {"num_splits": splits})
+                plan = policy.plan(group.geometry, group.seen_batch(batch), s.kv, s.gpu, {"num_splits": splits})
+                found = occupancy(plan)
                 out.append(
                     {
-                        "layer_group": group.name,
-                        "engine": policy.name,
-                        "batch": batch.size,
-                        "context": batch.max_seq_len,
+                        **who,
+                        **of_batch(batch),
                         "splits": splits,
                         "splits_live": max(plan.splits.live),
                         "live_blocks": plan.live_blocks,
-                        "sm_coverage": occupancy(plan).sm_coverage,
+                        "sm_count": found.sm_count,
+                        "sm_coverage": found.sm_coverage,
                         "s_star": plan.s_star,
+                        "given": False,
                     }
                 )
     return out
 
 
-def draw(fig: Any, ax: Any, data: list[dict[str, Any]], request: Request, against: str = "batch", **_: Any) -> None:
-    """Coverage in per cent; S* marked where the x axis is S."""
+def draw(canvas: Canvas, data: list[Row], against: str = "batch", **unused: Any) -> None:
+    """Two panels for each line: coverage in per cent, and below it the split counts that lead there."""
     if against == "splits":
-        _draw_splits(ax, data)
-    else:
-        _draw_batch(ax, data)
-    s = request.scenarios
-    ax.set_ylabel(f"SMs with work (of {s.gpu.sm_count}), %")
-    ax.set_ylim(0, 104)
-    ax.set_title(f"{request.heading[0]}")
-    ax.legend(loc="lower right")
+        _draw_splits(canvas, data)
+        return
+    lines = parts(data, without("batch"))
+    panels = canvas.panels([line.label for line in lines], tall=(1, 1), height=canvas.size.height * 1.1)
+    for (covers, counts), (_, mine) in zip(panels, lines):
+        x = [r["batch"] for r in mine]
+        marker: dict[str, Any] = {"marker": "o" if len(x) == 1 else "", "markersize": 6}
+        with_splits = [100 * r["sm_coverage"] for r in mine]
+        covers.fill_between(x, with_splits, color=canvas.theme.colors[6], alpha=0.35, linewidth=0)
+        covers.plot(x, with_splits, color=canvas.theme.colors[0], label="with splits", **marker)
+        covers.plot(
+            x, [100 * r["unsplit_sm_coverage"] for r in mine], color=canvas.theme.colors[5], linestyle="-.",
+            label="without splits", **marker,
+        )  # fmt: skip
+        covers.set_ylim(0, 104)
+        named_x(covers, mine, "batch", canvas.theme)
+        draw_counts(canvas, counts, mine, "batch")
+    canvas.key([*panels[0][0].get_lines()[:2], *counts_key(panels[0][1])])
+    canvas.scenario += marked(data, "batch")
+    canvas.name_axes(["", "batch size"], ["SMs with work, %", "splits per request"])
 
 
-def _draw_batch(ax: Any, data: list[dict[str, Any]]) -> None:
-    drawn: set[tuple[int, str]] = set()
-    for i, label, mine in labelled(data):
-        unsplit = (mine[0]["tp"], mine[0]["layer_group"])
-        if unsplit not in drawn:
-            drawn.add(unsplit)
-            x, y = [r["batch"] for r in mine], [100 * r["unsplit_sm_coverage"] for r in mine]
-            ax.plot(x, y, color=line_style(i)["color"], linewidth=5, alpha=0.3, label=f"{label}: unsplit")
-        style = {**line_style(i), "markersize": 3, "markevery": 4}
-        ax.plot([r["batch"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
-    ax.set_xscale("log", base=2)
-    log2_ticks(ax.xaxis)
-    ax.set_xlabel(f"batch (requests of {data[0]['context']} keys)" if data else "batch")
-
-
-def _draw_splits(ax: Any, data: list[dict[str, Any]]) -> None:
-    series = list(dict.fromkeys((r["layer_group"], r["batch"], r["context"]) for r in data))
-    for i, (group, batch, context) in enumerate(series):
-        mine = [r for r in data if (r["layer_group"], r["batch"], r["context"]) == (group, batch, context)]
-        style = {**line_style(i), "markersize": 3}
-        label = f"{group} layers, batch {batch}, {context} keys (S* = {mine[0]['s_star']})"
-        ax.plot([r["splits"] for r in mine], [100 * r["sm_coverage"] for r in mine], label=label, **style)
-        ax.axvline(mine[0]["s_star"], color=style["color"], linestyle=":", linewidth=1)
-    ax.set_xscale("log", base=2)
-    log2_ticks(ax.xaxis)
-    ax.set_xlabel("requested splits S (equal slices of whole tiles)")
+def _draw_splits(canvas: Canvas, data: list[Row]) -> None:
+    canvas.question = "How many splits give every SM work?"
+    drawn = draw_lines(canvas, data, without("splits"), {"coverage": ("sm_coverage", 100)}, "splits")
+    for ax, lines in drawn:
+        colors = [line.get_color() for line in ax.get_lines()]
+        for line, color in zip(lines, colors):
+            s_star = line[0]["s_star"]
+            ax.axvline(s_star, color=color, linestyle=":", linewidth=1)
+            canvas.near(ax, s_star, 4, f"S* {s_star}", color)
+        ax.set_ylim(0, 104)
+        canvas.powers_of_two(ax)
+    canvas.name_axes(["splits asked for, in equal slices of whole tiles"], ["SMs with work, %"])

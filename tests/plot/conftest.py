@@ -14,10 +14,10 @@ from decodecalc.plot import style
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """drawn("occupancy", "--model", "llama3-8b") is the figure's axes, as `decodecalc plot` makes them."""
+    """drawn("occupancy", "--model", "llama3-8b") is the list of the figure's axes, as `decodecalc plot` makes them."""
     kept: list[Any] = []
 
-    def keep(fig: Any, format: str) -> bytes:
+    def keep(fig: Any, format: str, dpi: int | None) -> bytes:
         kept.append(fig)
         return b""
 
@@ -25,7 +25,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]
 
     def draw(figure: str, *argv: str) -> Any:
         assert run(["plot", figure, *argv, "-o", str(tmp_path / "x.svg")]) == 0
-        (axes,) = kept.pop().axes
-        return axes
+        return kept.pop().axes
 
     return draw

@@ -16,7 +16,7 @@ import pytest
 import decodecalc as dc
 from decodecalc.cost.prediction import schedule_of
 from decodecalc.plot import FIGURES
-from decodecalc.plot.gpus import GPUS
+from decodecalc.plot.gpus import DEFAULT_GPUS
 
 GPU, SMS = "h200", 132
 LAYER = dc.load_model("llama3-8b").shard(1).layer_groups[0].geometry  # 32 query heads, 8 KV heads, width 128
@@ -39,6 +39,12 @@ def of(engine: str, labels: Any, kind: str = "") -> str:
     return str(found)
 
 
+def panel(axes: Any, engine: str, part: int = 0) -> Any:
+    """The axes of that engine's panel, or those below them."""
+    (at,) = [i for i, ax in enumerate(axes) if ax.get_title("left").startswith(engine)]
+    return axes[at + part]
+
+
 def plan(engine: str, batch: dc.Batch, **options: Any) -> dc.LaunchPlan:
     """One layer of llama3-8b."""
     return dc.plan(engine, LAYER, batch, gpu=GPU, **options)
@@ -53,21 +59,34 @@ def test_every_figure_is_tested_here() -> None:
 @pytest.mark.parametrize("context", [257, 3000])  # at 257 keys most of the launched splits have none
 @pytest.mark.parametrize("engine", ["vllm-triton", "sglang-triton"])
 def test_occupancy_draws_the_share_of_sms_with_a_live_block(drawn: Drawn, engine: str, context: int) -> None:
-    """In per cent: min(live blocks, SMs) over SMs at each batch size; the pale line counts a block for each request
-    and KV head."""
-    found = lines(drawn("occupancy", "--model", "llama3-8b", "--gpu", GPU, "--context", str(context), *TWO_ENGINES))
-    points = found[of(engine, [x for x in found if not x.endswith("unsplit")])]
+    """In per cent: min(live blocks, SMs) over SMs at each batch size; without splits a block for each request and KV
+    head."""
+    axes = drawn("occupancy", "--model", "llama3-8b", "--gpu", GPU, "--context", str(context), *TWO_ENGINES)
+    found = lines(panel(axes, engine))
+    points = found["with splits"]
     assert [b for b, _ in points] == [*range(1, 33), *range(34, 133, 2), 136, 160, 192, 256]
     for b, percent in points:
         live = plan(engine, dc.Batch.uniform(int(b), context)).stage1.live_blocks
         assert percent == pytest.approx(100 * min(live, SMS) / SMS)
-    (unsplit,) = (points for label, points in found.items() if label.endswith("unsplit"))
+    unsplit = found["without splits"]
     assert [y for _, y in unsplit] == pytest.approx([100 * min(8 * b, SMS) / SMS for b, _ in unsplit])
+
+
+@pytest.mark.parametrize("engine", ["vllm-triton", "sglang-triton"])
+def test_occupancy_draws_the_four_split_counts(drawn: Drawn, engine: str) -> None:
+    """Below the coverage: what the rule asks for, the grid has, and has keys, with S*, at each batch size."""
+    axes = drawn("occupancy", "--model", "llama3-8b", "--gpu", GPU, "--context", "3000", *TWO_ENGINES)
+    counts = lines(panel(axes, engine, part=1))
+    for b, _ in counts["live"]:
+        p = plan(engine, dc.Batch.uniform(int(b), 3000))
+        expected = {"requested": p.splits.requested[0], "launched": p.splits.launched, "live": p.splits.live[0]}
+        assert {name: dict(counts[name])[b] for name in expected} == expected
+        assert dict(counts[next(name for name in counts if name.startswith("S*"))])[b] == -(-SMS // (8 * int(b)))
 
 
 def test_occupancy_against_splits_draws_the_reference_rule(drawn: Drawn) -> None:
     """At S splits of 8 KV heads, 8 blocks for every split that has a tile, with S* at ceil(132 / 8)."""
-    axes = drawn("occupancy", "--against", "splits", "--model", "llama3-8b", "--gpu", GPU, "--context", "4096")
+    (axes,) = drawn("occupancy", "--against", "splits", "--model", "llama3-8b", "--gpu", GPU, "--context", "4096")
     (points,) = lines(axes).values()
     for splits, percent in points:
         live = max(plan("flash-decoding", dc.Batch([4096]), num_splits=int(splits)).splits.live)
@@ -79,66 +98,75 @@ def test_occupancy_against_splits_draws_the_reference_rule(drawn: Drawn) -> None
 @pytest.mark.parametrize("engine", ["vllm-triton", "sglang-triton"])
 def test_splits_draws_live_and_requested_counts(drawn: Drawn, engine: str) -> None:
     """At each context, the live splits of a request and, where they differ anywhere, those that the rule asked for."""
-    found = lines(drawn("splits", "--model", "llama3-8b", "--gpu", GPU, *TWO_ENGINES))
-    live = found[of(engine, found, "live")]
+    found = lines(panel(drawn("splits", "--model", "llama3-8b", "--gpu", GPU, *TWO_ENGINES), engine))
+    live = found["live"]
     assert (live[0][0], live[-1][0]) == (64, 131072)
     plans = [plan(engine, dc.Batch([int(context)])).splits for context, _ in live]
     assert [y for _, y in live] == [p.live[0] for p in plans]
-    requested = [p.requested[0] for p in plans]
-    asked = [label for label in found if label.startswith(engine) and label.endswith("requested")]
-    assert bool(asked) == (requested != [y for _, y in live])
-    assert not asked or [y for _, y in found[asked[0]]] == requested
+    assert [y for _, y in found["requested"]] == [p.requested[0] for p in plans]
+    assert [y for _, y in found["launched"]] == [p.launched for p in plans]
+    (star,) = {y for name, points in found.items() if name.startswith("S*") for _, y in points}
+    assert star == -(-SMS // 8)
+
+
+def boxes(axes: Any) -> list[tuple[float, float, float, float]]:
+    """(x0, x1, y0, y1) of every rectangle of the collections."""
+    found = []
+    for shades in axes.collections:
+        for path in shades.get_paths():
+            (x0, y0), (x1, y1) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            found.append((x0, x1, y0, y1))
+    return found
 
 
 def test_segments_draws_the_key_ranges_of_every_split(drawn: Drawn) -> None:
-    """Each live split is a bar from its first key to its last; each slot without keys a grey one behind the request."""
+    """Each live split is a box from its first key to its last; beside it stands how many splits have keys and how many
+    have none."""
     lens = [257, 2560, 8192]
-    axes = drawn("segments", "--model", "llama3-8b", "--gpu", GPU, "--seq-lens", "257,2560,8192")
+    keys, counts = drawn("segments", "--model", "llama3-8b", "--gpu", GPU, "--seq-lens", "257,2560,8192")
     p = plan("vllm-triton", dc.Batch(lens)).splits
     lanes: dict[int, list[tuple[float, float]]] = {0: [], 1: [], 2: []}
-    for bar in axes.patches:
-        lanes[round(bar.get_y() + bar.get_height() / 2)].append((bar.get_x(), bar.get_x() + bar.get_width()))
-    for request, length in enumerate(lens):
-        inside = [bar for bar in lanes[request] if bar[0] < length]
-        idle = [bar for bar in lanes[request] if bar[0] >= length]
-        assert np.array(sorted(inside)) == pytest.approx(np.array(p.keys[request], dtype=float))
-        assert len(idle) == p.launched - p.live[request]
-    labels = [text.get_text() for text in axes.texts]
-    assert [int(label.split(" live")[0]) for label in labels] == list(p.live)
+    for x0, x1, y0, y1 in boxes(keys):
+        lanes[round((y0 + y1) / 2)].append((x0, x1))
+    for request in range(len(lens)):
+        assert np.array(sorted(lanes[request])) == pytest.approx(np.array(p.keys[request], dtype=float))
+        ends = sorted(bar.get_x() + bar.get_width() for bar in counts.patches
+                      if round(bar.get_y() + bar.get_height() / 2) == request)  # fmt: skip
+        assert ends == sorted({p.live[request], p.launched})
 
 
 def test_segments_marks_splits_outside_the_window(drawn: Drawn) -> None:
-    """A window leaves the last keys of a request inside it: the bars of the other splits have no fill."""
+    """A window leaves the last keys of a request inside it: the boxes of the other splits are hatched, and counted."""
     argv = ("--q-heads", "32", "--kv-heads", "8", "--head-dim", "128", "--window", "1024", "--context", "8192")
-    axes = drawn("segments", *argv, "--gpu", GPU)
+    keys, counts = drawn("segments", *argv, "--gpu", GPU)
     geo = dc.Geometry(32, 8, 128, window=1024)
     p = dc.plan("vllm-triton", geo, dc.Batch([8192]), gpu=GPU).splits
-    hatched = [bar for bar in axes.patches if bar.get_hatch()]
-    assert len(hatched) == p.live[0] - p.working[0] > 0
-    assert all(bar.get_x() + bar.get_width() <= 8192 - 1024 + 1 for bar in hatched)
+    (hatched,) = [found for found in keys.collections if found.get_hatch()]
+    assert len(hatched.get_paths()) == p.live[0] - p.working[0] > 0
+    assert all(path.vertices[:, 0].max() <= 8192 - 1024 + 1 for path in hatched.get_paths())
+    (bar,) = [bar for bar in counts.patches if bar.get_hatch()]
+    assert bar.get_width() == p.live[0] - p.working[0]
 
 
 def test_waves_draws_each_block_of_the_schedule(drawn: Drawn) -> None:
-    """One box for every live block, on its slot, from its start to its end; the title's busy share is their area."""
-    axes = drawn("waves", "--model", "llama3-8b", "--gpu", GPU, "--seq-lens", "512,2048,16384")
+    """One box for every live block, on its SM, from its start to its end; the busy share is their area over that of all
+    slots of all SMs."""
+    (axes,) = drawn("waves", "--model", "llama3-8b", "--gpu", GPU, "--seq-lens", "512,2048,16384")
     p = plan("vllm-triton", dc.Batch([512, 2048, 16384]))
     slots = list(schedule_of(p))
     assert len(slots) == p.live_blocks
-    boxes = []
-    for shades in axes.collections:
-        for path in shades.get_paths():
-            (x0, y0), (x1, _) = path.vertices.min(axis=0), path.vertices.max(axis=0)
-            boxes.append((round(y0), x0, x1))
-    expected = np.array(sorted((s.slot, s.start_s * 1e6, s.end_s * 1e6) for s in slots))
-    assert np.array(sorted(boxes)) == pytest.approx(expected)
-    area = sum(x1 - x0 for _, x0, x1 in boxes)
-    end, lanes = max(x1 for *_, x1 in boxes), max(y for y, *_ in boxes) + 1
-    assert f"slots busy {100 * area / (end * lanes):.0f} %" in axes.get_title().replace("\n", " ")
+    deep = max(s.slot for s in slots) // SMS + 1
+    expected = sorted((s.slot % SMS + s.slot // SMS / deep, s.start_s * 1e6, s.end_s * 1e6) for s in slots)
+    found = sorted((y0, x0, x1) for x0, x1, y0, _ in boxes(axes))
+    assert np.array(found) == pytest.approx(np.array(expected))
+    assert all(y1 - y0 == pytest.approx(1 / deep) for *_, y0, y1 in boxes(axes))
+    area, end = sum(x1 - x0 for _, x0, x1 in expected), max(x1 for *_, x1 in expected)
+    assert f"busy {100 * area / (end * SMS * deep):.0f} %" in axes.get_title("left").replace("\n", " ")
 
 
 def test_waves_ends_with_stage_1(drawn: Drawn) -> None:
     """The last box ends when the prediction's stage 1 does: its stream, latency, compute and tail."""
-    axes = drawn("waves", "--model", "llama3-8b", "--gpu", GPU, "--batch", "4", "--context", "8192")
+    (axes,) = drawn("waves", "--model", "llama3-8b", "--gpu", GPU, "--batch", "4", "--context", "8192")
     last = max(path.vertices[:, 0].max() for shades in axes.collections for path in shades.get_paths())
     terms = dc.predict(plan("vllm-triton", dc.Batch.uniform(4, 8192))).terms
     within = sum(terms[name] for name in ("stream_s", "latency_s", "compute_s", "tail_s"))
@@ -147,22 +175,21 @@ def test_waves_ends_with_stage_1(drawn: Drawn) -> None:
 
 def test_roofline_draws_the_roof_and_the_layers_under_it(drawn: Drawn) -> None:
     """The roof is min(intensity x bandwidth, peak); a layer stands on it, and hollow at its predicted FLOP/s."""
-    axes = drawn("roofline", "--model", "llama3-8b", "--gpu", GPU, "--context", "8192")
+    (axes,) = drawn("roofline", "--model", "llama3-8b", "--gpu", GPU, "--context", "8192")
     found = lines(axes)
     p = plan("vllm-triton", dc.Batch([8192]))
     r = dc.roofline(p)
     for x, y in found["h200-sxm roof"]:
         assert y * 1e12 == pytest.approx(min(x * r.hbm_bytes_per_s, r.peak_flop_per_s))
-    (label,) = [x for x in found if "vllm-triton" in x]
-    assert found[label] == [
-        pytest.approx((r.intensity_flop_per_byte, r.intensity_flop_per_byte * r.hbm_bytes_per_s / 1e12))
-    ]
+    at = r.intensity_flop_per_byte
+    assert found["GQA"] == [pytest.approx((at, at * r.hbm_bytes_per_s / 1e12))]
+    assert f"GQA: {at:.3g}" in [text.get_text() for text in axes.texts]
     flop = 2 * 2 * LAYER.q_heads * LAYER.head_dim * 8192  # two products, a multiplication and an addition each
     hollow = [line.get_data() for line in axes.get_lines() if line.get_fillstyle() == "none"]
     at_ours = [y for x, y in hollow if x[0] == pytest.approx(r.intensity_flop_per_byte)]
     expected = flop / dc.predict(p).total_s / 1e12
     assert any(y[0] == pytest.approx(expected) for y in at_ours)
-    intensities = {label.split(":")[0]: points[0][0] for label, points in found.items() if ":" in label}
+    intensities = {label: points[0][0] for label, points in found.items()}
     shared = {"as MHA": 1, "as MQA": 32}
     assert {k: v for k, v in intensities.items() if k in shared} == pytest.approx(shared)
 
@@ -172,15 +199,16 @@ def test_roofline_draws_measured_points_of_a_report(drawn: Drawn, tmp_path: Path
     rows = [{"engine": "bundled", "intensity_flop_per_byte": 4.0, "achieved_flop_per_s": 7.5e12}]
     report = tmp_path / "verify.json"
     report.write_text(json.dumps({"schema": "decodecalc/verify/1", "rows": rows}))
-    axes = drawn("roofline", "--model", "llama3-8b", "--gpu", GPU, "--measured", str(report))
+    (axes,) = drawn("roofline", "--model", "llama3-8b", "--gpu", GPU, "--measured", str(report))
     assert lines(axes)["measured"] == [pytest.approx((4.0, 7.5))]
 
 
 @pytest.mark.parametrize("engine", ["vllm-triton", "sglang-triton"])
 def test_merge_draws_partial_states_over_kv_bytes(drawn: Drawn, engine: str) -> None:
     """In per cent: states of every live split, written and read as fp32, over the bytes of keys and values."""
-    found = lines(drawn("merge", "--model", "llama3-8b", "--gpu", GPU, *TWO_ENGINES))
-    points = found[of(engine, found, "live")]
+    (axes,) = drawn("merge", "--model", "llama3-8b", "--gpu", GPU, *TWO_ENGINES)
+    found = lines(axes)
+    points = found[of(engine, found, "of live splits")]
     assert (points[0][0], points[-1][0]) == (64, 131072)
     for context, percent in points:
         p = plan(engine, dc.Batch([int(context)]))
@@ -192,10 +220,10 @@ def test_merge_draws_partial_states_over_kv_bytes(drawn: Drawn, engine: str) -> 
 @pytest.mark.parametrize("model", ["llama3-8b", "qwen3-8b"])
 def test_latency_draws_the_bundled_kernels_time_at_each_split_count(drawn: Drawn, model: str) -> None:
     """The curve is `predict` of a bundled plan with that count, its star the fastest point, the dotted line S*."""
-    axes = drawn("latency", "--model", model, "--gpu", GPU, "--context", "8192", "--engine", "vllm-triton")
+    axes, _ = drawn("latency", "--model", model, "--gpu", GPU, "--context", "8192", "--engine", "vllm-triton")
     geo = dc.load_model(model).shard(1).layer_groups[0].geometry
     batch = dc.Batch([8192])
-    curve = dict(lines(axes)["bundled kernel, predicted"])
+    curve = dict(lines(axes)["predicted"])
     found = dc.choose(geo, batch, gpu=GPU, engines=["vllm-triton"])
     assert curve == pytest.approx({p.splits: p.total_s * 1e6 for p in found.curve})
     some = [s for s in curve if s in (2, 4, 8, 16)]
@@ -210,17 +238,20 @@ def test_latency_draws_the_bundled_kernels_time_at_each_split_count(drawn: Drawn
 
 
 def test_latency_places_each_engine_at_its_rules_count_on_our_kernel(drawn: Drawn) -> None:
-    """An engine's dot: its live splits, and the time of the bundled kernel under its rule; the label says how many
-    times the best one."""
-    axes = drawn("latency", "--model", "llama3-8b", "--gpu", GPU, "--context", "8192", *TWO_ENGINES)
-    found = lines(axes)
+    """An engine's point: its live splits, and the time of the bundled kernel under its rule. Below, its line has the
+    same count, and says how many times the best one."""
+    axes, strip = drawn("latency", "--model", "llama3-8b", "--gpu", GPU, "--context", "8192", *TWO_ENGINES)
     (star,) = [line.get_data() for line in axes.get_lines() if str(line.get_label()).startswith("S_opt")]
+    points = lines(axes)["engines' counts"]
+    names = [text.get_text() for text in strip.get_yticklabels()]
+    factors = {round(text.xy[1]): text.get_text() for text in strip.texts}
     for engine in ("vllm-triton", "sglang-triton"):
         p = plan(engine, dc.Batch([8192]))
         ours = dc.predict(p, kernel="bundled").total_s
-        label = next(x for x in found if x.startswith(f"{engine}: "))
-        assert found[label] == [pytest.approx((p.splits.live[0], ours * 1e6))]
-        assert label.endswith(f"{ours * 1e6 / star[1][0]:.2f}x")
+        (y,) = [y for y, name in enumerate(names) if name.startswith(engine)]
+        assert points[y] == pytest.approx((p.splits.live[0], ours * 1e6))
+        assert lines(strip)["engines' counts"][y] == (p.splits.live[0], y)
+        assert factors[y] == f"{ours * 1e6 / star[1][0]:.2f}×"
 
 
 def test_latency_draws_measured_times_of_this_layer_only(drawn: Drawn, tmp_path: Path) -> None:
@@ -233,7 +264,7 @@ def test_latency_draws_measured_times_of_this_layer_only(drawn: Drawn, tmp_path:
     ]
     report = tmp_path / "verify.json"
     report.write_text(json.dumps({"schema": "decodecalc/verify/1", "rows": rows}))
-    axes = drawn(
+    axes, _ = drawn(
         "latency", "--model", "llama3-8b", "--gpu", GPU, "--context", "8k", *TWO_ENGINES, "--measured", str(report)
     )
     assert lines(axes)["measured"] == [pytest.approx((4.0, 20.0))]
@@ -243,7 +274,7 @@ def test_regret_draws_the_rule_over_the_best_on_the_bundled_kernel(drawn: Drawn)
     """Each cell: the bundled kernel's time under the engine's rule over its time at the count that `choose` finds; the
     engine's own kernel has no part in it."""
     sizes, contexts = (1, 8), (1024, 8192, 32768)
-    axes = drawn("regret", "--model", "llama3-8b", "--gpu", GPU, "--batch", "1,8", "--context", "1k,8k,32k")
+    (axes,) = drawn("regret", "--model", "llama3-8b", "--gpu", GPU, "--batch", "1,8", "--context", "1k,8k,32k")
     cells = np.asarray(axes.images[0].get_array())
     texts = {(round(t.get_position()[0]), round(t.get_position()[1])): t.get_text() for t in axes.texts}
     assert cells.shape == (len(sizes), len(contexts))
@@ -266,14 +297,14 @@ def test_regret_draws_the_rule_over_the_best_on_the_bundled_kernel(drawn: Drawn)
 def test_gpus_draws_the_time_of_all_layers(drawn: Drawn, model: str) -> None:
     """A bar for each GPU: the time of one layer of every group times how many there are, with the interval's ends, the
     roofline as a tick, and a hatch where the GPU was not calibrated."""
-    axes = drawn("gpus", "--model", model, "--context", "8k")
+    (axes,) = drawn("gpus", "--model", model, "--context", "8k")
     groups = dc.load_model(model).shard(1).layer_groups
     bars = {t.get_text(): bar for t, bar in zip(axes.get_yticklabels(), axes.patches)}
     ticks = {round(line.get_ydata().mean()): float(line.get_xdata()[0]) for line in axes.get_lines()
              if len(line.get_xdata()) == 2 and line.get_xdata()[0] == line.get_xdata()[1]}  # fmt: skip
     ends = [segment for found in axes.collections for segment in found.get_segments()]
-    assert len(bars) == len(GPUS)
-    for y, name in enumerate(GPUS):
+    assert len(bars) == len(DEFAULT_GPUS)
+    for y, name in enumerate(DEFAULT_GPUS):
         gpu = dc.load_gpu(name)
         each = [
             (g.layers, dc.predict(dc.plan("bundled", g.geometry, g.seen_batch(dc.Batch([8192])), gpu=gpu)))

@@ -206,9 +206,9 @@ def test_segments_count_keys_and_pieces() -> None:
 
 def test_every_dealt_range_is_drawn() -> None:
     """The picture of a launch has a bar for each range, and the bars hold all keys once."""
-    item = Planned(case=0, layer_group=None, batch=plan().batch, plan=plan())
+    item = Planned(case=0, layer_group=dc.LayerGroup("all", 1, MQA), batch=plan().batch, plan=plan())
     request = SimpleNamespace(scenarios=SimpleNamespace(plans=lambda: [item]))
-    bars = sorted((bar["start"], bar["end"]) for bar in drawn_rows(request))
+    bars = sorted((bar["start"], bar["end"]) for bar in drawn_rows(request, []))
     assert bars == [(start, min(start + 256, 8000)) for start in range(0, 8000, 256)]
 
 
