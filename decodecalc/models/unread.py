@@ -38,7 +38,8 @@ _KNOWN = frozenset(
         "num_global_key_value_heads", "index_topk_freq", "index_source_layer_ids", "compress_ratios", "local_layer_ids",
         "global_attn_idx", "global_attn_every_n_layers", "block_types", "block_configs", "full_attention_interval",
         "use_bidirectional_attention", "block_size_inference", "use_attention_sink", "attn_output_multiplier",
-        "index_skip_topk_offset", "index_topk_pattern", "share_expert_dim", "shared_intermediate_size", "shared_layers",
+        "index_skip_topk_offset", "index_topk_pattern", "indexer_types", "index_share_for_mtp_iteration",
+        "share_expert_dim", "shared_intermediate_size", "shared_layers",
         "block_use_double_wide_mlp", "interleaved_mrope", "no_rope_layer_interval", "no_rope_layers",
     )
 )  # fmt: skip
