@@ -265,7 +265,11 @@ class Request(NamedTuple):
         name = self.layers.label + (f" TP {self.layers.tp}" if self.layers.tp > 1 else "")
         if self.layers.share is not None:
             name += f" DCP {self.layers.share.ranks}"
-        others = [f"{page} for {engine}" for engine, page in s.imposed_pages().items()]
+        imposed = s.imposed_pages()
+        others = [
+            f"{page} for {' and '.join(engine for engine in imposed if imposed[engine] == page)}"
+            for page in dict.fromkeys(imposed.values())
+        ]
         kv = f"KV {s.kv.dtype}, page {s.kv.page_size}" + (f" ({', '.join(others)})" if others else "")
         lines = [f"{name} on {s.gpu.name} ({s.gpu.sm_count} SMs), {kv}"]
         if self.defaults:

@@ -34,9 +34,10 @@ def emit(table: Table, format: str, output: str | None = None) -> None:
         return
     if output is not None:
         check_output(output)
-    terminal = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    terminal = output is None and sys.stdout.isatty()
     width = _columns() if terminal else WIDTH
-    write_text(render(table, format, terminal=terminal, width=width, verbose=bool(asked.get(VERBOSE))), output)
+    color, verbose = "NO_COLOR" not in os.environ, bool(asked.get(VERBOSE))
+    write_text(render(table, format, terminal=terminal, width=width, verbose=verbose, color=color), output)
 
 
 def _sorted(table: Table) -> Table:

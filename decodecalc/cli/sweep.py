@@ -152,13 +152,14 @@ def command(**values: Any) -> None:
     writer = writer_for(kind, columns, values["output"], numbers=(first, last), header=header, key=key, shard=shard)
     start = max(writer.position, first)
     note = _note()
-    chunks = 0
+    chunks = rows = 0
     with Bars() as bars:
         bar = bars.add("sweep", last - first, start - first)
         try:
             for position, chunk in sweep(axes, where=values["where"], shard=shard, start=start, on_note=note):
                 writer.write(chunk, position)
                 chunks += 1
+                rows += chunk.rows
                 bar.at(position - first)
         except KeyboardInterrupt:
             writer.pause()
@@ -171,7 +172,8 @@ def command(**values: Any) -> None:
         raise InputError("none of the chosen engines runs any of these scenarios; the lines above say why")
     writer.finish()
     if values["output"]:
-        click.echo(f"wrote {values['output']} ({last - first} scenarios)", err=True)
+        written = f"{rows} rows of " if start == first else ""  # a run that goes on does not know the rows before it
+        click.echo(f"wrote {values['output']}: {written}{last - first} scenarios", err=True)
 
 
 def _key(axes: Any, values: dict[str, Any]) -> str:

@@ -95,7 +95,11 @@ def _answer(
 ) -> str:
     """Bytes of a token, and how many sequences of the context in the middle of the table fit."""
     text = f"{name} stores {_token(size.token_bytes)} of KV for a token, over all layers"
-    text += f" of one GPU ({_token(size.token_bytes * ranks)} over all {ranks} GPUs)" if ranks > 1 else ""
+    text += (
+        f" of one GPU ({_token(size.token_bytes * ranks)} over {'both' if ranks == 2 else f'all {ranks}'} GPUs)"
+        if ranks > 1
+        else ""
+    )
     if _bounded(size):
         text += f", and {_token(size.growing_token_bytes)} once the windows of a long sequence are full"
     row = rows[len(rows) // 2] if len(rows) > 1 else rows[0]

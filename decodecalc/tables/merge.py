@@ -67,7 +67,7 @@ def merge_table(request: Request) -> Table:
         notes,
         shown,
         answer=_answer(shown),
-        measured=("The bytes of the partial states over the bytes of KV read", SHARE),
+        measured=("The ratio of the partial states to the KV that is read", SHARE),
         details=details,
     )
 
@@ -77,7 +77,7 @@ def _answer(rows: list[dict[str, Any]]) -> str:
     mine = [r for r in rows if (r["engine"], r["version"]) == (first["engine"], first["version"])]
     who = first["engine"] + default_clause(first)
     if len(mine) > 1:
-        what = f"The bytes of the partial states of {who} over the bytes of KV read"
+        what = f"The ratio of the partial states of {who} to the KV that is read"
         return sentence(ranging(what, mine, SHARE))
     if not first["partial_traffic_bytes"]:
         return f"{who} writes no partial states here, because it does not split the keys."

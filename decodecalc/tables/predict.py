@@ -81,13 +81,23 @@ def predict_table(
 def _answer(rows: list[dict[str, Any]]) -> str:
     """The time of the only row, or the least and the greatest of all."""
     first = rows[0]
-    if len(rows) > 1:
-        engines = {row["engine"] for row in rows}
-        who = (
-            f"the attention of one layer with {first['engine']}" if len(engines) == 1 else "the attention of one layer"
-        )
-        return sentence(ranging(f"The predicted time of {who}", rows, TIME))
+    mine = [row for row in rows if (row["engine"], row["version"]) == (first["engine"], first["version"])]
     who = first["engine"] + default_clause(first)
+    if len(mine) > 1:
+        return sentence(ranging(f"The predicted time of the attention of one layer with {who}", mine, TIME))
+    return " ".join([_one(first, who), *_fastest(first, rows)])
+
+
+def _fastest(first: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """The engine of least time, where another than the first one has it."""
+    best = min((row for row in rows if row["total_s"] is not None), key=lambda row: row["total_s"], default=first)
+    if best is first or best["total_s"] == first["total_s"]:
+        return []
+    return [f"The fastest in this table is {best['engine']} with {human_seconds(best['total_s'])}."]
+
+
+def _one(first: dict[str, Any], who: str) -> str:
+    """The time of one row."""
     if first["total_s"] is None:
         floor = human_seconds(first["floor_s"])
         return (
@@ -235,8 +245,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("high_s", "high", human_seconds, rank=0),
         *([Column("without_dcp_s", "without DCP", human_seconds, rank=0)] if divided else []),
         Column("token_s", "token time", human_seconds),
-        *([Column("floor_s", "at least", human_seconds, rank=0)] if any(r["total_s"] is None for r in rows) else []),
-        Column("bound", "bound by", lambda v: BOUNDS[v], align="left", rank=0),
+        *([Column("floor_s", "at least", human_seconds)] if any(r["total_s"] is None for r in rows) else []),
+        Column("bound", "bound by", lambda v: BOUNDS[v], align="left"),
         Column("launch_s", "launching", human_seconds, rank=2),
         Column("fixed_s", "start", human_seconds, rank=2),
         Column("stream_s", "stream", human_seconds, rank=2),

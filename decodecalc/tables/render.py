@@ -15,9 +15,17 @@ FORMATS = ("table", "csv", "json", "markdown")
 WIDTH = 100  # characters at which headings are folded outside a terminal
 
 
-def render(table: Table, format: str, *, terminal: bool = False, width: int = WIDTH, verbose: bool = False) -> str:
-    """The table in one of FORMATS. `terminal` allows box drawing and colour in the `table` form; `verbose` shows every
-    note."""
+def render(
+    table: Table,
+    format: str,
+    *,
+    terminal: bool = False,
+    width: int = WIDTH,
+    verbose: bool = False,
+    color: bool = True,
+) -> str:
+    """The table in one of FORMATS. `terminal` lays the `table` form out for a terminal of `width` characters, in
+    `color` or not; `verbose` shows every note."""
     if format == "json":
         return _json(table)
     if format == "csv":
@@ -25,7 +33,7 @@ def render(table: Table, format: str, *, terminal: bool = False, width: int = WI
     if format == "markdown":
         return _markdown(table, verbose)
     if terminal:
-        return render_terminal(table, width, verbose)
+        return render_terminal(table, width, verbose, color)
     return _aligned(table, verbose)
 
 

@@ -24,6 +24,7 @@ LONGEST_WORD = 34  # longer words (paths, addresses) are folded in a narrow colu
 TITLE_LINES = 2  # lines that a heading takes at most
 RECORD_RANK = 1  # the highest rank that a record shows
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_STYLE = re.compile("\x1b\\[[0-9]m")
 _LABEL = re.compile(r"^( *)(\S+ {2,}|[-•] )?")
 
 
@@ -149,7 +150,7 @@ def sentence_lines(text: str, width: int) -> list[str]:
     ) or [""]
 
 
-def render_terminal(table: Table, width: int, verbose: bool = False) -> str:
+def render_terminal(table: Table, width: int, verbose: bool = False, color: bool = True) -> str:
     """The table with the answer in bold and a rule under the headings, at most `width` characters wide where no single
     flag is wider."""
     columns = table.shown_columns()
@@ -182,7 +183,8 @@ def render_terminal(table: Table, width: int, verbose: bool = False) -> str:
         below += _styled(sentence_lines("`decodecalc glossary HEADING` explains a heading.", width), DIM)
     if below and out:
         out.append("")
-    return "\n".join([*out, *below]) + "\n"
+    text = "\n".join([*out, *below]) + "\n"
+    return text if color else _STYLE.sub("", text)
 
 
 def _styled(lines: list[str], style: str) -> list[str]:

@@ -132,6 +132,14 @@ def test_the_answer_comes_first_and_notes_are_few_until_asked_for() -> None:
         assert "note 4" in render(table, format, verbose=True)
 
 
+def test_without_colour_the_layout_stays() -> None:
+    """NO_COLOR takes the styles away and nothing else."""
+    table = Table("t", {}, ROWS, COLUMNS, ["the scenario"], answer="It is so.")
+    plain = render(table, "table", terminal=True, width=38, color=False)
+    assert "\x1b" not in plain
+    assert plain.splitlines() == shown(table, 38)
+
+
 def test_rows_are_sorted_by_a_heading_or_a_key() -> None:
     """Least first, or greatest first with a minus; rows without a value come last; an unknown name is an error."""
     table = Table("t", {}, [*TWO, {"engine": "mine", "a": None}], COLUMNS)
