@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decodecalc._version import __version__
+from decodecalc.tables.glossary import meanings
 from decodecalc.tables.html import Figure, Origin, Section, page
 from decodecalc.tables.table import Table
 from decodecalc.units import human_rate
@@ -28,7 +29,8 @@ def table_page(
     title = f"decodecalc {table.command}: {heading[0]}" if heading else f"decodecalc {table.command}"
     shown = replace(table, heading=heading[1:])
     section = Section("", shown, figures=figures)
-    return page(title, [section], answer=table.answer, origin=Origin(command, origin_of(table, about)))
+    origin = Origin(command, origin_of(table, about))
+    return page(title, [section], answer=table.answer, words=meanings(table), origin=origin)
 
 
 def origin_of(table: Table, about: Sequence[tuple[Model | None, Gpu | None]]) -> list[tuple[str, str]]:
