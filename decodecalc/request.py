@@ -72,10 +72,10 @@ UNSAID: dict[str, Any] = {
     **dict.fromkeys(
         ("model", "q_heads", "kv_heads", "head_dim", "head_dim_v", "window", "gpu", "engine", "server", "batch",
         "context",
-         "seq_lens", "kv_dtype", "query_dtype")
+         "seq_lens", "kv_dtype", "query_dtype", "dcp_interleave", "dcp_exchange")
     ),
     **dict.fromkeys(("mla", "as_dense", "eager", "batch_invariant"), False),
-    "tp": 1, "q_len": "1", "page_size": None, "opts": (),
+    "tp": 1, "dcp": 1, "q_len": "1", "page_size": None, "opts": (),
 }  # fmt: skip
 """The words of a scenario and their values where nothing is said; `cli.options` has the same."""
 NUMBERS = ("tp", "page_size")

@@ -8,6 +8,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "grid": ("grid", "--model", "llama3-8b", "--tp", "8"),
     "choose": CHOOSE,
     "predict": ("predict", "--engine", "all", "--q-len", "1,2"),
+    "prefix": ("predict", "--batch", "8", "--context", "8k", "--shared-prefix", "4096"),
+    "ranks": ("predict", "--model", "deepseek-v3", "--tp", "8", "--dcp", "2"),
     "layers": ("grid", "--model", "gpt-oss-120b", "--engine", "vllm-triton,flashinfer"),
     "latent": ("grid", "--model", "deepseek-v3", "--tp", "8"),
     "merge": ("merge", "--engine", "all", "--context", "128,4k"),

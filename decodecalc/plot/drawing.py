@@ -12,6 +12,7 @@ from decodecalc.errors import InputError
 from decodecalc.plot.canvas import Look, canvas
 from decodecalc.plot.figures import FIGURES, load_figure
 from decodecalc.plot.series import Row, scenario
+from decodecalc.request import UNSAID as SCENARIO_UNSAID
 from decodecalc.request import Request, resolve
 from decodecalc.units import parse_counts
 
@@ -74,7 +75,9 @@ def _requests(words: dict[str, Any], module: Any) -> Iterator[Request]:
     models: list[str | None] = [*_listed(words["model"])] or [None]
     if words["tps"] is not None and words["tp"] != 1:
         raise InputError("give either --tp or --tps, not both")
-    degrees = parse_counts(words["tps"], "--tps") if words["tps"] is not None else [words["tp"]]
+    degrees = (
+        parse_counts(words["tps"], "--tps") if words["tps"] is not None else parse_counts(str(words["tp"]), "--tp")
+    )
     for model, gpu, tp in itertools.product(models, gpus, degrees):
         yield resolve({**words, "model": model, "gpu": gpu, "tp": tp}, default_engine=engines)
 
@@ -90,12 +93,9 @@ def _text(name: str, value: Any) -> Any:
     return str(value) if name in ("batch", "context", "seq_lens", "q_len", "tps") and value is not None else value
 
 
-# Every option and its value when nothing is said; the command line has the same in `cli.options`.
+# Every option and its value when nothing is said: those of a scenario, and those of a figure.
 UNSAID: dict[str, Any] = {
-    **dict.fromkeys(
-        ("model", "q_heads", "kv_heads", "head_dim", "head_dim_v", "window", "gpu", "engine", "server", "batch",
-         "context", "seq_lens", "kv_dtype", "query_dtype", "tps", "against", "measured")
-    ),
-    **dict.fromkeys(("mla", "as_dense", "eager", "batch_invariant"), False),
-    "tp": 1, "q_len": "1", "page_size": 16, "opts": (), **Look()._asdict(),
-}  # fmt: skip
+    **SCENARIO_UNSAID,
+    **dict.fromkeys(("tps", "against", "measured")),
+    **Look()._asdict(),
+}

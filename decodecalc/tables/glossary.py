@@ -200,6 +200,32 @@ HEADINGS = (
         ),
     ),
     *_of("predict", ("extrapolated", "How many parameters of the prediction were taken from another GPU.")),
+    *_all(
+        (
+            "part",
+            "Which keys the launch reads: the prefix that requests share, or the suffix that each has for itself.",
+        ),
+        (
+            "repeating",
+            "Blocks without work of their own that walk the first request's keys once more. They do not count as live.",
+        ),
+        ("without DCP", "The predicted time of one layer where every rank reads all keys of a sequence."),
+        ("exchange", "The least time in which ranks exchange queries and partial outputs for one layer."),
+        (
+            "whole time",
+            "The predicted time of one layer where each request reads all its keys, the shared ones included. Where "
+            "the shared keys fit the L2 cache, the memory delivers them once.",
+        ),
+        (
+            "shared time",
+            "The predicted time of one layer where shared keys are read apart: the prefix, the own keys and the merge.",
+        ),
+        ("prefix", "The part of the shared time in which the keys that requests share are read."),
+        ("own keys", "The part of the shared time in which the keys that each request has for itself are read."),
+        ("shared launches", "Kernels that are launched for one layer where shared keys are read apart."),
+        ("bytes saved", "Bytes of keys and values that one layer need not read where shared keys are read once."),
+        ("least prefix", "The number of shared keys from which on reading them apart is predicted to be faster."),
+    ),
     # choose
     *_all(
         ("S now", "Splits of a request with keys under the engine's own rule."),
@@ -466,7 +492,6 @@ HEADINGS = (
             "status",
             "Whether the launch is what should have run: match, consistent, mismatch, or what is missing to tell.",
         ),
-        ("launches", "How often the launch stands in the trace."),
         ("predicted grid", "The grid that the engine's rule gives."),
         ("stage 1 time", "The median time of the kernel that reads the keys, by the trace."),
         ("merge time", "The median time of the kernel that combines partial states, by the trace."),
@@ -483,6 +508,8 @@ HEADINGS = (
         ("off", "Times that missed their tolerance."),
         ("skipped", "Checks that could not be made, and were left out."),
     ),
+    *_of("audit", ("launches", "How often the launch stands in the trace.")),
+    *_of("predict", ("launches", "Kernels that are launched for one layer.")),
     *_of("audit", ("measured", "The median time of the launch by the trace, its merge included.")),
     *_of("audit", ("predicted", "The predicted time of the planned launch.")),
     *_of("audit", ("L2", "Whether the prediction takes the KV cache from memory (cold) or from the L2 cache (warm).")),
