@@ -34,7 +34,7 @@ def offered(*words: str) -> list[str]:
         (("grid", "--kv-dtype", "bf16,fp8"), ["bf16,fp8"]),
         (("engines", "flash-a"), ["flash-attention-2", "flash-attention-3", "flash-attention-4"]),
         (("gpus", "mi35"), ["mi350x", "mi355x"]),
-        (("models", "kimi-k2"), ["kimi-k2", "kimi-k2.5"]),
+        (("models", "falcon-"), ["falcon-40b", "falcon-7b"]),
         (("glossary", "scratch"), ["scratch_rows"]),
         (("glossary", "live"), ["live-blocks", "live-rows"]),
         (("plot", "occ"), ["occupancy"]),
