@@ -1,7 +1,7 @@
 """What an engine folder says about calibrating its kernels: the interface between `engines/<folder>/fit.py` and
 calibrate.
 
-A folder that has a `fit.py` fills `SUBJECTS`, a tuple of `Subject`: which kernels are fitted together, and which
+A folder that has a `fit.py` fills `SUBJECTS`, a tuple of `TimedEngine`: which kernels are fitted together, and which
 layers, caches and settings are timed for that.
 """
 
@@ -86,7 +86,7 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class TimedEngine:
     """One engine's kernels as they are timed and fitted."""
 
     engine: str
@@ -103,12 +103,12 @@ class Subject:
     """Ways in which the engine is called; every step is timed in each."""
 
 
-def all_subjects() -> dict[str, Subject]:
+def all_subjects() -> dict[str, TimedEngine]:
     """The subjects of every engine folder that has a `fit.py`, by the engine's name."""
     return {subject.engine: subject for module in folder_modules("fit") for subject in module.SUBJECTS}
 
 
-def subject_of(engine: str) -> Subject:
+def subject_of(engine: str) -> TimedEngine:
     """One engine's subject. UnknownNameError names those that there are."""
     known = all_subjects()
     if engine not in known:
