@@ -25,7 +25,7 @@ from decodecalc.cost.calibration import parse_calibration, read_calibration
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.parameters import TimedSteps
 from decodecalc.engines.registry import load_policy, traits_of
-from decodecalc.errors import InputError, MissingDependencyError, UnknownNameError
+from decodecalc.errors import InputError, MissingDependencyError
 from decodecalc.verify.own.runner import all_runners
 
 H200 = dc.load_gpu("h200")
@@ -252,7 +252,7 @@ def calibration_plain() -> dict[str, Any]:
 def test_an_engine_that_is_not_here_or_has_no_subject_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Asked for by name it is an error; of `all` the ones that run are taken, and one must."""
     monkeypatch.setenv("DECODECALC_PEERS", str(tmp_path / "none"))
-    with pytest.raises(UnknownNameError, match="paged-attention-v1"):
+    with pytest.raises(InputError, match=r"paged-attention-v1.*those are vllm-triton"):
         subject_of("paged-attention-v1")
     with pytest.raises(MissingDependencyError, match="sglang"):
         runnable_subjects(["sglang-triton"], H200)

@@ -14,7 +14,7 @@ from typing import Any
 from decodecalc.calibrate.own.physics import COMMON
 from decodecalc.cost.parameters import Variant
 from decodecalc.engines.registry import folder_modules
-from decodecalc.errors import UnknownNameError
+from decodecalc.errors import InputError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 
@@ -109,8 +109,8 @@ def all_subjects() -> dict[str, TimedEngine]:
 
 
 def subject_of(engine: str) -> TimedEngine:
-    """One engine's subject. UnknownNameError names those that there are."""
+    """What is timed of one engine. InputError names those that there are."""
     known = all_subjects()
     if engine not in known:
-        raise UnknownNameError("engine with a kernel to calibrate", engine, known)
+        raise InputError(f"{engine[:60]!r} is no engine whose kernel can be calibrated; those are {', '.join(known)}")
     return known[engine]
