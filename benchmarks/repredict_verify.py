@@ -1,10 +1,12 @@
 """Predict again, with this tree's model and calibration, what a verify report timed: no GPU needed.
 
     python benchmarks/repredict_verify.py reports/h200/verify.json
+    python benchmarks/repredict_verify.py reports/h200/engines-own.json --suite engines
 
-Prints the error of the prediction of that day and of today's, overall, by rule and for 64 MB of KV and more, then the
-worst cells. For work on the model between runs on a device; once it was looked at to choose a model or a calibration,
-the report's cells are no longer held out.
+Times of engines' own kernels (`verify --kernel own`, whose suite is `engines`) are predicted for these, with the share
+of the times inside their intervals. Prints the error of the prediction of that day and of today's, overall, by rule and
+for 64 MB of KV and more, then the worst cells. For work on the model between runs on a device; once it was looked at to
+choose a model or a calibration, the report's cells are no longer held out.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from decodecalc.cost import predict
-from decodecalc.engines import load_policy
+from decodecalc.cost.prediction import OWN
+from decodecalc.cost.variants import BUNDLED
 from decodecalc.gpus import load_gpu
-from decodecalc.verify.session.suites import suite_scenarios
+from decodecalc.verify.session.suites import cases, suite_scenarios
 
 BIG_BYTES = 64e6
 
 
 class Cell(NamedTuple):
-    """One timed case: relative errors of today's and of the report's prediction."""
+    """One timed case: relative errors of today's and of the report's prediction, and whether today's interval holds
+    the time."""
 
     case: str
     engine: str
@@ -32,24 +36,30 @@ class Cell(NamedTuple):
     measured_s: float
     today: float
     then: float
+    inside: bool
 
 
 def cells(report: dict[str, Any], suite: str, gpu_name: str) -> list[Cell]:
-    """Every timed case of the report whose scenario the suite still holds."""
+    """Every timed case of the report that the suite still holds."""
     gpu = load_gpu(gpu_name)
-    scenarios = {s.id: s for s in suite_scenarios(suite)}
+    kernel = OWN if report["inputs"].get("kernel") == OWN else BUNDLED
+    rows = [row for row in report["rows"] if row["claim"] == 10 and row.get("total_s")]
+    names = dict.fromkeys(f"{row['engine']}@{row['version']}" for row in rows)
+    planned = {}
+    for name in names:
+        planned.update({case.id: case.plan for case in cases(suite_scenarios(suite, [name]), gpu)})
     out = []
-    for row in report["rows"]:
-        scenario = scenarios.get(row["scenario"])
-        if row["claim"] != 10 or not row.get("total_s") or scenario is None:
+    for row in rows:
+        plan = planned.get(row["case"])
+        if plan is None:
             continue
-        policy = load_policy(row["engine"])
-        options = policy.own_options(scenario.options, scenario.model_kv_heads)
-        plan = policy.plan(scenario.geometry, scenario.seen_batch, scenario.kv, gpu, options, row["version"])
-        measured = row["total_s"]
-        today = predict(plan, gpu, kernel="bundled").total_s / measured - 1
+        measured, said = row["total_s"], predict(plan, gpu, kernel=kernel)
+        if said.total_s is None or said.low_s is None or said.high_s is None:
+            continue
         then = row["predicted_total_s"] / measured - 1
-        out.append(Cell(row["case"], row["engine"], row["kv_read_bytes"], measured, today, then))
+        inside = said.low_s <= measured <= said.high_s
+        today = said.total_s / measured - 1
+        out.append(Cell(row["case"], row["engine"], row["kv_read_bytes"], measured, today, then, inside))
     return out
 
 
@@ -60,7 +70,11 @@ def line(name: str, chosen: list[Cell]) -> str:
         ordered = sorted(map(abs, errors))
         return f"mean {statistics.mean(ordered):6.1%}  p90 {ordered[int(0.9 * (len(ordered) - 1))]:6.1%}"
 
-    return f"{name:18s} {len(chosen):3d}  today {of([c.today for c in chosen])}  then {of([c.then for c in chosen])}"
+    inside = statistics.mean(c.inside for c in chosen)
+    return (
+        f"{name:18s} {len(chosen):3d}  today {of([c.today for c in chosen])}  inside {inside:4.0%}  "
+        f"then {of([c.then for c in chosen])}"
+    )
 
 
 def main() -> None:

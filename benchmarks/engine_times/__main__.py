@@ -39,22 +39,15 @@ DATA, REPORT = ROOT / "benchmarks/data", ROOT / "reports/h200/engine-kernels.md"
 TIMES = sorted(DATA.glob("h200_engine_times*.json"))
 CALIBRATION = ROOT / "decodecalc/data/calibration_h200.json"
 NOTE = "fitted to times of whole launches: python -m benchmarks.engine_times"
-PATHS = {"tensor_cores": "tensor cores", "cuda_cores": "CUDA cores"}
+MODES = {"graph": "under CUDA graphs"}
 
 
 def kind(timing: TimedLaunch) -> str:
-    """What a reader sees as one kernel: engine, kind of layer, type of cache, path, and whether a setting was given."""
+    """What a reader sees as one kernel: engine, kind of layer, type of cache, mode, and whether a setting was given."""
     call = timing.call
-    options = dict(call.options)
-    path = options.pop("path", None)
-    parts = [
-        call.engine + (" MLA" if timing.plan.geometry.mla and "mla" not in call.engine else ""),
-        timing.variant.dtype,
-    ]
-    parts += [PATHS.get(str(path), str(path))] if path else []
-    if options:
-        parts.append("by default" if call.default else "any setting")
-    return ", ".join(parts)
+    latent = " MLA" if timing.plan.geometry.mla and "mla" not in call.engine else ""
+    parts = [call.engine + latent, timing.variant.dtype, MODES.get(call.mode, call.mode)]
+    return ", ".join([part for part in parts if part] + ([] if call.default else ["other settings"]))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

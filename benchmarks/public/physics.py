@@ -116,6 +116,7 @@ def rates_of(gpu: Gpu, slots_per_sm: int, values: Mapping[str, float], size: flo
         merge_s=(merge + step, merge + 257 * step) * 2,
         warm=True,
         half_width=0.0,
+        half_width_ragged=0.0,
     )
 
 

@@ -122,6 +122,9 @@ class Parameter(NamedTuple):
         return {**self._asdict(), "unit": self.unit}
 
 
+EDGE = 1.25  # random steps end somewhere: so far beyond the last one nothing begins that they do not show
+
+
 class TimedSteps(NamedTuple):
     """The steps behind a variant's parameters, where whole launches were timed: what they ranged over."""
 
@@ -139,11 +142,11 @@ class TimedSteps(NamedTuple):
     """Whether layers with a sliding window were among them."""
 
     def beyond(self, batch: int, longest: int, page: int, q_len: int = 1, window: bool = False) -> str:
-        """What of a step lies outside, in words; empty where nothing does."""
+        """What of a step lies outside, in words; empty where nothing does. EDGE beyond the ends counts as inside."""
         said = []
-        if not self.batch[0] <= batch <= self.batch[1]:
+        if not self.batch[0] <= batch <= EDGE * self.batch[1]:
             said.append(f"{batch} requests (timed: {self.batch[0]} to {self.batch[1]})")
-        if not self.context[0] <= longest <= self.context[1]:
+        if not self.context[0] / EDGE <= longest <= EDGE * self.context[1]:
             said.append(f"{longest} keys (timed: {self.context[0]} to {self.context[1]})")
         if page not in self.pages:
             said.append(f"pages of {page} keys (timed: {', '.join(map(str, self.pages))})")

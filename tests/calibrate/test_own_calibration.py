@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import decodecalc as dc
 from decodecalc.calibrate.own.assemble import with_kernels
-from decodecalc.calibrate.own.family import Subject, all_subjects, subject_of
+from decodecalc.calibrate.own.family import TimedEngine, all_subjects, subject_of
 from decodecalc.calibrate.own.fit import slots_per_sm
 from decodecalc.calibrate.own.held import within_90
 from decodecalc.calibrate.own.session import OwnCalibration, base_for, runnable_subjects
@@ -25,7 +25,7 @@ from decodecalc.cost.calibration import parse_calibration, read_calibration
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.parameters import TimedSteps
 from decodecalc.engines.registry import load_policy, traits_of
-from decodecalc.errors import InputError, MissingDependencyError, UnknownNameError
+from decodecalc.errors import InputError, MissingDependencyError
 from decodecalc.verify.own.runner import all_runners
 
 H200 = dc.load_gpu("h200")
@@ -51,7 +51,7 @@ class FakeTimer:
         return [(call, known_us(step, call)) for call in calls]
 
 
-def calibration_of(tmp_path: Path, timer: Any, steps: int, subject: Subject | None = None, **more: Any) -> Any:
+def calibration_of(tmp_path: Path, timer: Any, steps: int, subject: TimedEngine | None = None, **more: Any) -> Any:
     """A run over one subject."""
     return OwnCalibration(
         [subject or subject_of(MLA_KERNEL)], timer, H200, {"name": "NVIDIA H200"}, tmp_path / ".journal", steps=steps,
@@ -217,8 +217,9 @@ def test_what_lies_beyond_the_timed_steps_is_said() -> None:
     """Each of batch, context and page alone, and nothing inside."""
     steps = TimedSteps((1, 128), (100, 50_000), (16, 64), 30)
     assert steps.beyond(1, 100, 64) == ""
-    assert "200 requests (timed: 1 to 128)" in steps.beyond(200, 100, 64)
-    assert "90 keys" in steps.beyond(1, 90, 16)
+    assert "161 requests (timed: 1 to 128)" in steps.beyond(161, 100, 64)
+    assert "70 keys" in steps.beyond(1, 70, 16)
+    assert steps.beyond(160, 62_500, 16) == steps.beyond(1, 80, 16) == ""
     assert "pages of 1 keys (timed: 16, 64)" in steps.beyond(1, 100, 1)
     assert "4 query tokens a request (timed: 1)" in steps.beyond(1, 100, 16, q_len=4)
     assert steps.beyond(1, 100, 16, window=True) == "a sliding window"
@@ -251,7 +252,7 @@ def calibration_plain() -> dict[str, Any]:
 def test_an_engine_that_is_not_here_or_has_no_subject_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Asked for by name it is an error; of `all` the ones that run are taken, and one must."""
     monkeypatch.setenv("DECODECALC_PEERS", str(tmp_path / "none"))
-    with pytest.raises(UnknownNameError, match="paged-attention-v1"):
+    with pytest.raises(InputError, match=r"paged-attention-v1.*those are vllm-triton"):
         subject_of("paged-attention-v1")
     with pytest.raises(MissingDependencyError, match="sglang"):
         runnable_subjects(["sglang-triton"], H200)

@@ -56,6 +56,30 @@ def test_an_output_that_cannot_be_written_is_exit_2_before_anything_is_measured(
     assert "cannot write" in result.err
 
 
+def test_engines_that_cannot_be_calibrated_are_exit_2_before_anything_is_measured(call: Any, tmp_path: Path) -> None:
+    """A name without a kernel to calibrate, no name, and times of nothing."""
+    target = str(tmp_path / "c.json")
+    for options, said in (
+        (("--engine", "paged-attention-v1"), "vllm-triton"),
+        (("--engine", " , "), "--engine is empty"),
+        (("--times", str(tmp_path / "t.json")), "give --engine too"),
+        (("--engine", "all", "--times", str(tmp_path / "no" / "t.json")), "cannot write"),
+        (("--engine", "all", "--seconds", "3"), "--seconds"),
+    ):
+        result = call("calibrate", "--output", target, *options)
+        assert result.code == 2
+        assert said in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not no_gpu(), reason="there is a GPU")
+def test_engines_need_a_gpu_too(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit 3, and no file."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert call("calibrate", "--engine", "all", "--output", str(tmp_path / "c.json")).code == 3
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_journal_takes_up_where_it_stopped(tmp_path: Path) -> None:
     """A finished part is not measured again; another GPU's journal is not taken up."""
     path = tmp_path / "j"

@@ -218,3 +218,39 @@ def test_steps_of_one_array_with_drafts_of_several_lengths_keep_their_own_rows()
     for n, q_len in enumerate(q_lens):
         one = predict(policy.plan(geo, dc.Batch.uniform(8, 4096, q_len), KV, gpu), kernel="bundled")
         assert float(whole.total_s[n]) == pytest.approx(one.total_s, rel=1e-12)
+
+
+def test_a_scheduler_that_runs_once_a_step_is_no_part_of_a_layers_time() -> None:
+    """FlashAttention 3 as vLLM captures it: the same splits take less time, by the scheduler and its launch."""
+    geo, batch, kv = dc.Geometry(8, 1, 128), dc.Batch([16_384]), dc.KvCache()
+    plain, graph = (
+        dc.plan("flash-attention-3", geo, batch, kv=kv, gpu="h200", **options)
+        for options in ({"num_splits_arg": 32}, {"cuda_graph": True})
+    )
+    assert plain.splits == graph.splits
+    assert (plain.scheduled_once, graph.scheduled_once) == (False, True)
+    slow, fast = dc.predict(plain), dc.predict(graph)
+    scheduler = slow.provenance["scheduler_s"].number
+    assert slow.terms["launch_s"] - fast.terms["launch_s"] == pytest.approx(
+        scheduler + slow.provenance["launch_graph_s"].number
+    )
+    assert slow.known_s - fast.known_s == pytest.approx(slow.terms["launch_s"] - fast.terms["launch_s"])
+
+
+def test_ragged_steps_have_intervals_of_their_own() -> None:
+    """The same kernel, with equal and with different requests."""
+    geo, kv = dc.Geometry(32, 8, 128), dc.KvCache()
+    for lens, name in (((5000, 5000), "residual_p90"), ((5000, 800), "residual_ragged_p90")):
+        said = dc.predict(dc.plan("sglang-triton", geo, dc.Batch(lens), kv=kv, gpu="h200"))
+        assert said.high_s is not None
+        assert said.high_s / said.known_s - 1 == pytest.approx(said.provenance[name].number)
+
+
+def test_a_step_beyond_the_timed_ones_is_predicted_and_says_so() -> None:
+    """A window was never timed: the time stays, with a note."""
+    plan = dc.plan("flash-attention-3", dc.Geometry(32, 8, 128, window=512), dc.Batch([4096]), gpu="h200")
+    said = dc.predict(plan)
+    assert said.total_s is not None
+    assert said.beyond == "a sliding window"
+    assert "the kernel was not timed with a sliding window" in said.notes
+    assert dc.predict(dc.plan("flash-attention-3", dc.Geometry(32, 8, 128), dc.Batch([4096]), gpu="h200")).beyond == ""

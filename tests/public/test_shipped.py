@@ -69,7 +69,7 @@ def test_an_uncalibrated_gpu_starts_from_its_nearest_neighbour() -> None:
 def test_other_vendors_get_no_kernel_that_cannot_run_there() -> None:
     """Nothing fitted on NVIDIA's GPUs is carried to AMD's; Gaudi and Intel's keep the bundled kernel alone."""
     assert "trtllm-gen" not in kernels_of(dc.load_gpu("mi300x"))
-    assert "flash-attention-2" not in kernels_of(dc.load_gpu("mi300x"))
+    assert "tensorrt-llm-mmha" not in kernels_of(dc.load_gpu("mi300x"))
     for name in ("gaudi3", "intel-max-1550"):
         assert set(kernels_of(dc.load_gpu(name))) <= {"bundled"}
 

@@ -1,7 +1,7 @@
 """What an engine folder says about calibrating its kernels: the interface between `engines/<folder>/fit.py` and
 calibrate.
 
-A folder that has a `fit.py` fills `SUBJECTS`, a tuple of `Subject`: which kernels are fitted together, and which
+A folder that has a `fit.py` fills `SUBJECTS`, a tuple of `TimedEngine`: which kernels are fitted together, and which
 layers, caches and settings are timed for that.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from decodecalc.calibrate.own.physics import COMMON
 from decodecalc.cost.parameters import Variant
 from decodecalc.engines.registry import folder_modules
-from decodecalc.errors import UnknownNameError
+from decodecalc.errors import InputError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 
@@ -86,7 +86,7 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class TimedEngine:
     """One engine's kernels as they are timed and fitted."""
 
     engine: str
@@ -103,14 +103,14 @@ class Subject:
     """Ways in which the engine is called; every step is timed in each."""
 
 
-def all_subjects() -> dict[str, Subject]:
+def all_subjects() -> dict[str, TimedEngine]:
     """The subjects of every engine folder that has a `fit.py`, by the engine's name."""
     return {subject.engine: subject for module in folder_modules("fit") for subject in module.SUBJECTS}
 
 
-def subject_of(engine: str) -> Subject:
-    """One engine's subject. UnknownNameError names those that there are."""
+def subject_of(engine: str) -> TimedEngine:
+    """What is timed of one engine. InputError names those that there are."""
     known = all_subjects()
     if engine not in known:
-        raise UnknownNameError("engine with a kernel to calibrate", engine, known)
+        raise InputError(f"{engine[:60]!r} is no engine whose kernel can be calibrated; those are {', '.join(known)}")
     return known[engine]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.calibrate.measure import MeasurementJournal
 from decodecalc.calibrate.own.assemble import FittedFamily, fit_all, with_kernels
-from decodecalc.calibrate.own.family import Subject, subject_of
+from decodecalc.calibrate.own.family import TimedEngine, subject_of
 from decodecalc.calibrate.own.steps import steps_of
 from decodecalc.calibrate.own.timer import StepTimer
 from decodecalc.calibrate.own.timing import OwnCall, ProbeStep, timed_entry, timings_of
@@ -50,7 +50,7 @@ def base_for(target: Path, gpu: Gpu) -> Calibration | None:
 
 def runnable_subjects(
     engines: Sequence[str], gpu: Gpu, whatever_runs: bool = False
-) -> tuple[list[Subject], dict[str, Here], dict[str, str]]:
+) -> tuple[list[TimedEngine], dict[str, Here], dict[str, str]]:
     """The engines that can be timed on this machine, their runners, and why others cannot. MissingDependencyError where
     one cannot that was asked for by name, or none can (whatever_runs)."""
     here, subjects = runners_here(), []
@@ -77,7 +77,7 @@ class OwnCalibration:
     timer: times a step; clock: seconds, for the limit. identity: the GPU, as a calibration names it.
     """
 
-    subjects: Sequence[Subject]
+    subjects: Sequence[TimedEngine]
     timer: StepTimer
     gpu: Gpu
     identity: Mapping[str, Any]
@@ -147,5 +147,5 @@ class OwnCalibration:
         for subject in self.subjects:
             self._journal_of(subject).unlink(missing_ok=True)
 
-    def _journal_of(self, subject: Subject) -> Path:
+    def _journal_of(self, subject: TimedEngine) -> Path:
         return self.journal_path.with_name(f"{self.journal_path.name}.{subject.engine}")

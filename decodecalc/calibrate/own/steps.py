@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from decodecalc.batch import Batch
-from decodecalc.calibrate.own.family import Subject
+from decodecalc.calibrate.own.family import TimedEngine
 from decodecalc.calibrate.own.timing import OwnCall, ProbeStep
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
@@ -39,7 +39,7 @@ def random_batch(rng: random.Random, geo: Geometry, kv: KvCache, ragged: float =
             return Batch(lens)
 
 
-def steps_of(subject: Subject, seed: int = 0) -> Iterator[tuple[ProbeStep, Sequence[OwnCall]]]:
+def steps_of(subject: TimedEngine, seed: int = 0) -> Iterator[tuple[ProbeStep, Sequence[OwnCall]]]:
     """Steps without end, each with the launches that are timed on it: layer after layer, the corners of each first."""
     rng = random.Random(seed)
     turn = 0
@@ -60,7 +60,7 @@ def steps_of(subject: Subject, seed: int = 0) -> Iterator[tuple[ProbeStep, Seque
             yield ProbeStep(geometry=geo, batch=batch, kv=kv), tuple(_calls(subject, rng))
 
 
-def _calls(subject: Subject, rng: random.Random) -> Iterator[OwnCall]:
+def _calls(subject: TimedEngine, rng: random.Random) -> Iterator[OwnCall]:
     """What the engine does by itself, and some of its settings."""
     for mode in subject.modes:
         yield OwnCall(engine=subject.engine, options=mode.options, mode=mode.name, default=True)

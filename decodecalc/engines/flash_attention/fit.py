@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decodecalc.calibrate.own.family import CompiledFamily, Mode, Subject
+from decodecalc.calibrate.own.family import CompiledFamily, Mode, TimedEngine
 from decodecalc.calibrate.own.physics import COMMON, SCHEDULED, WALKS
 from decodecalc.kvcache import KvCache
 
@@ -11,7 +11,7 @@ BOUNDS = (4, 8, 16, 64, 128)  # of the splits under CUDA graphs; vLLM's own is 3
 ONE_BLOCK: dict[tuple[int, ...], int] = {(size, width): 1 for size in (1, 2) for width in (64, 128, 256)}
 
 SUBJECTS = (
-    Subject(
+    TimedEngine(
         engine="flash-attention-2",
         families=(
             CompiledFamily(
@@ -23,7 +23,7 @@ SUBJECTS = (
         ),
         caches=(KvCache("bf16", 16), KvCache("bf16", 64)),
     ),
-    Subject(
+    TimedEngine(
         engine="flash-attention-3",
         families=(
             CompiledFamily(

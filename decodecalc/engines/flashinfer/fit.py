@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decodecalc.calibrate.own.family import MLA, MOST_ROWS, CompiledFamily, Mode, Subject
+from decodecalc.calibrate.own.family import MLA, MOST_ROWS, CompiledFamily, Mode, TimedEngine
 from decodecalc.calibrate.own.physics import COMMON
 from decodecalc.kvcache import KvCache
 
@@ -11,7 +11,7 @@ from decodecalc.kvcache import KvCache
 TENSOR_ROWS = 16
 
 SUBJECTS = (
-    Subject(
+    TimedEngine(
         engine="flashinfer",
         families=(
             CompiledFamily(
@@ -33,7 +33,7 @@ SUBJECTS = (
             Mode(name="CUDA cores", options={"path": "cuda_cores"}),
         ),
     ),
-    Subject(
+    TimedEngine(
         engine="flashinfer-xqa",
         families=(
             CompiledFamily(
@@ -45,7 +45,7 @@ SUBJECTS = (
         ),
         caches=(KvCache("bf16", 16), KvCache("bf16", 64), KvCache("bf16", 128)),
     ),
-    Subject(
+    TimedEngine(
         engine="flashinfer-mla",
         families=(
             CompiledFamily(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from decodecalc.calibrate.own.family import MLA, CompiledFamily, Subject
+from decodecalc.calibrate.own.family import MLA, CompiledFamily, TimedEngine
 from decodecalc.calibrate.own.physics import COMMON
 from decodecalc.kvcache import KvCache
 
 SUBJECTS = (
-    Subject(
+    TimedEngine(
         engine="flashmla",
         families=(
             CompiledFamily(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from decodecalc.calibrate.own.family import GQA, MLA, CompiledFamily, Mode, Subject
+from decodecalc.calibrate.own.family import GQA, MLA, CompiledFamily, Mode, TimedEngine
 from decodecalc.calibrate.own.physics import COMMON, IDLE, WALKS
 from decodecalc.kvcache import KvCache
 
 SUBJECTS = (
-    Subject(
+    TimedEngine(
         engine="sglang-triton",
         families=(
             CompiledFamily(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from decodecalc.calibrate.own.family import MLA, CompiledFamily, Subject
+from decodecalc.calibrate.own.family import MLA, CompiledFamily, TimedEngine
 from decodecalc.calibrate.own.physics import COMMON, IDLE
 from decodecalc.kvcache import KvCache
 
 SUBJECTS = (
-    Subject(
+    TimedEngine(
         engine="vllm-triton",
         families=(
             CompiledFamily(
@@ -22,7 +22,7 @@ SUBJECTS = (
             KvCache("fp8", 64),
         ),
     ),
-    Subject(
+    TimedEngine(
         engine="vllm-triton-mla",
         families=(
             CompiledFamily(
