@@ -243,7 +243,14 @@ def resolve_place(values: dict[str, Any], layers: Layers, gpu: Gpu, kv: KvCache)
         architecture=architecture_of(layers.model) if layers.model is not None else None,
         batch_invariant=bool(values["batch_invariant"]),
         eager=bool(values.get("eager")),
+        state_bytes=_state_bytes(layers),
     )
+
+
+def _state_bytes(layers: Layers) -> int | None:
+    """Bytes of one recurrent layer's state of a sequence on a rank; None without such layers."""
+    states = None if layers.model is None else layers.model.states
+    return None if states is None else states.bytes_per_sequence(layers.tp, layers=1)
 
 
 class Request(NamedTuple):
@@ -274,7 +281,14 @@ class Request(NamedTuple):
         lines = [f"{name} on {s.gpu.name} ({s.gpu.sm_count} SMs), {kv}"]
         if self.defaults:
             lines.append("defaults: " + ", ".join(self.defaults))
-        return lines
+        return lines + self._state_pages()
+
+    def _state_pages(self) -> list[str]:
+        """How servers align the pages of a hybrid, where the layers are those of a model."""
+        from decodecalc.servers.policies import state_pages
+
+        place = self.scenarios.place
+        return [] if place is None else state_pages(place)
 
     @property
     def cautions(self) -> list[str]:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from decodecalc.launch.policy import Policy
 
 OWN = "own"
+# Sets of keys of this many fitted L2 capacities may or may not survive a replay: fits of one device's kernels differ.
+EDGE = (0.8, 1.6)
 FLOOR = ("launch_s", "gap_s", "stream_s", "exchange_s")
 """The terms that no kernel can do without."""
 FLOOR_PARAMETERS = ("launch_graph_s", "launch_stream_s", "dependent_launch_gap_s", "hbm_sustained_bytes_per_s")
@@ -163,6 +165,7 @@ def predict(
     low, high = stand_in_ratios(known) if part.is_stand_in else (1 / width, width)
     total, moved = sum(values.values()), values["exchange_s"]
     apart = 1.0 if exchange is None else exchange.factor
+    fast, slow = part.edges(total)
     timed = stand_in or not part.is_stand_in
     name = kernel_of(plan.engine, plan.is_split)
     lacking = f"not calibrated: no times of the kernel {name} are known"
@@ -177,8 +180,8 @@ def predict(
         floor_s=floor,
         terms=values if timed else least,
         bound=_bound(values) if timed else None,
-        low_s=low * (total - moved) + moved / apart if timed else None,
-        high_s=high * (total - moved) + moved * apart if timed else None,
+        low_s=low * (fast - moved) + moved / apart if timed else None,
+        high_s=high * (slow - moved) + moved * apart if timed else None,
         roofline_s=roofline(plan, part.gpu).roofline_s,
         overhead_plus_bytes_s=floor,
         l2=l2,
@@ -315,6 +318,17 @@ class _Part:
 
         return exchange_time(self.exchanged, self.gpu, self.rates.l2_bytes_per_s)
 
+    def edges(self, total_s: float) -> tuple[float, float]:
+        """Seconds of the first step with everything found in the L2 and with nothing found there, where the set of keys
+        is about as large as a warm L2: how much of it survives a replay is then not known. Else `total_s` twice."""
+        work, rates = self.work, self.rates
+        share = float(np.asarray(work.hbm_bytes).reshape(-1)[0]) / rates.l2_capacity_bytes
+        if not rates.warm or not EDGE[0] < share < EDGE[1]:
+            return total_s, total_s
+        found = [replace(self, rates=rates._replace(l2_capacity_bytes=size)) for size in (1e30, 1.0)]
+        hit, missed = (sum(float(getattr(part.terms(), name)[0]) for name in Terms._fields) for part in found)
+        return min(hit, total_s), max(missed, total_s)
+
     def _bodies(self) -> Bodies:
         """The closed form where it is exact, a list schedule for every other step."""
         closed = closed_form(self.cuts, self.batches)
@@ -361,7 +375,7 @@ def _parts(
         split, tile, rows, q_len, warps, stages = (int(column[steps[0]]) for column in columns)
         calibrated = kernel == OWN and is_calibrated(engine, bool(split), known)
         name = kernel_of(engine, bool(split)) if calibrated else BUNDLED
-        if name == BUNDLED and engine != BUNDLED:
+        if kernel == BUNDLED and engine != BUNDLED:
             variant = on_path(default_variant(known, geo, kv, q_len), bool(split))
             run = under_rule(there, geo, some, variant.tile_keys, row_block(geo, q_len))
             run = replace(
@@ -373,7 +387,8 @@ def _parts(
             )
             resolved = resolve(known, variant)
         else:
-            variant_rows = rows if name != BUNDLED else used_rows(geo, q_len)
+            # A stand-in too keeps the engine's blocks, their rows and what they ask for: only the kernel is another's.
+            variant_rows = rows if engine != BUNDLED else used_rows(geo, q_len)
             run = there
             resolved = resolve(known, wanted_variant(name, geo, kv, tile, variant_rows, warps, stages, bool(split)))
         rates, used = make_rates(known, gpu, resolved, l2=l2, launch=launch, dtype=kv.query_dtype)

@@ -25,6 +25,7 @@ from decodecalc.servers.layers import question_of
 from decodecalc.servers.names import SGLANG_NAMES, VLLM_NAMES, ServerName, server_name
 from decodecalc.servers.registry import SERVERS, TITLES, resolve
 from decodecalc.servers.resolution import Resolution
+from decodecalc.units import human_bytes
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -54,6 +55,8 @@ class Place:
     """The server's reproducible mode."""
     eager: bool | None = None
     """The server runs without CUDA graphs; None is with graphs for a server, and an engine's own defaults for one."""
+    state_bytes: int | None = None
+    """Bytes of a recurrent layer's state of one sequence, for hybrids: their pages of keys are as large."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the server."""
 
@@ -72,14 +75,15 @@ class Place:
         return tuple(out)
 
     def settings(self, server: str) -> dict[str, Any]:
-        """The settings of one server that stand for this place."""
+        """The settings of one server that stand for this place, and the state of a hybrid's recurrent layers."""
+        extra = {**self.extra, **({} if self.state_bytes is None else {"state_bytes": self.state_bytes})}
         if server == "vllm":
             graphs = {"cudagraph_mode": "NONE"} if self.eager else {}
-            return {"batch_invariant": self.batch_invariant, **graphs, **self.extra}
+            return {"batch_invariant": self.batch_invariant, **graphs, **extra}
         if server == "sglang":
             own = {"architecture": self.architecture, "tp_size": self.tp, "deterministic": self.batch_invariant}
-            return {**own, **self.extra}
-        return dict(self.extra)
+            return {**own, **extra}
+        return extra
 
 
 def answers(server: str, version: str | None, place: Place, backend: str | None = None) -> tuple[Resolution, ...]:
@@ -224,6 +228,26 @@ def marks(place: Place) -> dict[tuple[str, str], list[Mark]]:
             mark = Mark(server=server, title=TITLES[server], version=version)
             out.setdefault((group.name, answer.engine), []).append(mark)
     return out
+
+
+def state_pages(place: Place) -> list[str]:
+    """A line for every server whose pages of keys are as large as a recurrent layer's state; none without such layers.
+
+    The manager's page is a multiple of what the kernel takes; where the kernel does not take it, it sees smaller pages.
+    """
+    if place.state_bytes is None:
+        return []
+    lines: dict[str, None] = {}
+    for server, _, answer in place.own_choices:
+        page, seen = (None, None) if answer is None else (answer.page_size, answer.kernel_page_size)
+        if answer is None or page is None or server != "vllm":
+            continue
+        kernel = "and so does its kernel" if seen == page else f"and its kernel sees pages of {seen}"
+        lines[
+            f"{TITLES[server]} {answer.version} keeps {page} keys in a page here, as large as a recurrent layer's "
+            f"state ({human_bytes(place.state_bytes)}), {kernel}"
+        ] = None
+    return list(lines)
 
 
 def unplanned(place: Place) -> list[str]:

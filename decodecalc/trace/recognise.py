@@ -75,14 +75,18 @@ class Recognition:
 # Any other kernel that is an attention kernel by its name: it is shown and never judged. Cache writers and norms are
 # left out.
 _ATTENTION = re.compile(
-    r"attn|attention|fmha|flash_fwd|flash_mla|(?<![a-z])mla(?![a-z])|(?<![a-z])mha(?![a-z])|sdpa|delta_rule"
+    r"attn|attention|fmha|flash_fwd|flash_mla|(?<![a-z])mla(?![a-z])|(?<![a-z])mha(?![a-z])|sdpa|delta_rule|xqa"
+    r"|split_?kv|flash_?decod|(paged|batch)_?(decode|prefill)"
     r"|(?<![a-z])pa_(bf16|fp16|fp8|int8|a8|a16|decode|ragged|fwd|prefill|mtp|ps)",
     re.IGNORECASE,
 )
 _NOT_ATTENTION = re.compile(
-    r"cache_kernel|reshape_and_cache|concat_and_cache|(?<!no)quant|norm|rope|rotary|indices|gemm|bwd|backward|elementwise|copy",
+    r"cache_kernel|reshape_and_cache|concat_and_cache|norm|rope|rotary|indices|gemm|bwd|backward|elementwise|copy",
     re.IGNORECASE,
 )
+# A kernel that only quantises names attention's tensors; one that attends to quantised tensors names how it does so.
+_QUANTISES = re.compile(r"(?<!no)quant", re.IGNORECASE)
+_ATTENDS = re.compile(r"fmha|splitkv|flash_fwd|pa_decode|(paged|batch)_?(attention|decode|prefill)", re.IGNORECASE)
 _PREFILL = re.compile(r"prefill|context|extend|varlen_fwd", re.IGNORECASE)
 _MANGLED_WORDS = 8  # identifiers of a mangled name that are looked at: the function's own is among the first
 _NUMBER = re.compile(r"\d+")
@@ -155,6 +159,8 @@ def mangled_words(name: str) -> list[str]:
 
 def _by_word(own: str) -> Recognition | None:
     if not _ATTENTION.search(own) or _NOT_ATTENTION.search(own):
+        return None
+    if _QUANTISES.search(own) and not _ATTENDS.search(own):
         return None
     role = PREFILL if _PREFILL.search(own) else OTHER
     why = "its name is that of an attention kernel, of an engine that is not modelled"

@@ -116,12 +116,13 @@ def test_an_uncalibrated_kernel_has_a_floor_and_no_time() -> None:
 
 
 def test_a_stand_in_has_the_wide_interval_of_stand_ins() -> None:
-    """Marked, from the bundled kernel, and as wide as engines' own kernels were seen to lie from it."""
+    """Marked, from the bundled kernel on the engine's own blocks, and as wide as engines' own kernels were seen to lie
+    from it."""
     plan = dc.plan("flash-decoding", GEO, dc.Batch.uniform(4, 10_000), gpu="h200")
     p, ours = predict(plan, stand_in=True), predict(plan, kernel="bundled")
     assert p.stand_in
     assert not ours.stand_in
-    assert p.total_s == pytest.approx(ours.total_s)
+    assert p.total_s == pytest.approx(ours.total_s, rel=0.05)  # these blocks share KV heads as the bundled kernel's do
     assert p.high_s / p.total_s > 2 > 1.2 > ours.high_s / ours.total_s
 
 

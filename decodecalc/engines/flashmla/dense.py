@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,9 +168,9 @@ class FlashMla(Policy):
                 KernelArray(
                     name="flash_fwd_mla_combine_kernel",
                     role="merge",
-                    grid=_combine_grid(rules.combine_axes, geo, batches),
+                    grid=_combine_grid(rules.combine_axes, geo, batches, batches.batch),
                     threads=COMBINE_HEADS * 32,
-                    live_blocks=pieces.split_requests * batches.max_q_len * cdiv(geo.q_heads, COMBINE_HEADS),
+                    live_blocks=prod(_combine_grid(rules.combine_axes, geo, batches, pieces.split_requests)),
                 ),
             ),
             requested=found.requested,
@@ -250,13 +251,14 @@ def _check(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu) -> None:
         raise GateError("flashmla: every request needs the same number of query tokens", "ragged_q_len")
 
 
-def _combine_grid(axes: str, geo: Geometry, batches: Batches) -> tuple[Any, Any, Any]:
+def _combine_grid(axes: str, geo: Geometry, batches: Batches, requests: Any) -> tuple[Any, Any, Any]:
+    """The combine grid of that many requests: of all it is launched, and those that were split have work in it."""
     heads = cdiv(geo.q_heads, COMBINE_HEADS)
     if axes == "rows":
-        return batches.batch * batches.max_q_len, 1, heads
+        return requests * batches.max_q_len, 1, heads
     if axes == "tokens":
-        return batches.batch, batches.max_q_len, heads
-    return batches.batch, cdiv(geo.q_heads * batches.max_q_len, COMBINE_HEADS), 1
+        return requests, batches.max_q_len, heads
+    return requests, cdiv(geo.q_heads * batches.max_q_len, COMBINE_HEADS), 1
 
 
 POLICY = FlashMla()

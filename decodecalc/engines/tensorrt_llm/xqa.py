@@ -297,7 +297,7 @@ class Xqa(Policy):
     @staticmethod
     def _determinism(kernel: str, spec: BoolArray, options: XqaOptions) -> str:
         if kernel != MLA and (not options.multi_block_mode or (spec.all() and kernel == HMMA)):
-            return "tile-dependent" if kernel == HMMA else "invariant"  # rows of its tile follow the longest draft
+            return "tile-dependent"  # the rows of its tile follow the longest draft
         return "batch-dependent" if options.env_blocks_per_sequence is None else "fixed count"
 
 

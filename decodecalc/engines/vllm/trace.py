@@ -29,6 +29,7 @@ from decodecalc.trace.warnings import fixed_to_one, unsplit_although_planned
 PAGED, ROCM, DIFFKV = "paged-attention", "rocm-paged", "unified-attention-diffkv"
 MIN_ROWS = 16  # BLOCK_M of the unified kernel, at least
 ROCM_PARTITION_KEYS = 256
+ROCM_WAVE = 64  # lanes of a wave of CDNA
 
 # execute_32_context_0(sq0sk0…)_generation_32(sq32sk55086…); older releases write token counts only.
 _STEP = re.compile(r"execute_(?:\d+_)?context_(\d{1,9})\(([^)]*)\)_generation_(\d{1,9})\(([^)]*)\)")
@@ -78,6 +79,25 @@ def rocm_paged_facts(name: str) -> NameFacts:
         if None not in (block, head, threads, group) and not typed and flag(own[i + 3]) is not None:
             return NameFacts(page_size=block, head_dim=head, group=group, split=True)
     return NameFacts(split=True)
+
+
+def rocm_reduce_facts(name: str) -> NameFacts:
+    """paged_attention_ll4mi_reduce_kernel<…, HEAD_SIZE, NUM_THREADS, PARTITION_SIZE, NPAR_LOOPS>: a wave of 64 lanes
+    reads 64 partitions in each of the loops that are compiled in.
+
+    >>> rocm_reduce_facts("void paged_attention_ll4mi_reduce_kernel<bf16, bf16, 128, 128, 256, 3>(x)").split_range
+    (129, 192)
+    """
+    numbers = [integer(text) for text in template_arguments(name, "paged_attention_ll4mi_reduce_kernel")]
+    plain = [number for number in numbers if number is not None]
+    if len(plain) < 4:
+        return NameFacts()
+    head_dim, _, partition, loops = plain[-4:]
+    return NameFacts(
+        head_dim=head_dim,
+        partition_keys=partition,
+        split_range=((loops - 1) * ROCM_WAVE + 1, loops * ROCM_WAVE) if loops > 0 else None,
+    )
 
 
 # -- whose launch ------------------------------------------------------------------------------------------------------
@@ -323,6 +343,7 @@ TRACE = TraceKnowledge(
             family=ROCM,
             role=MERGE,
             why="the reduction of AMD's custom paged attention",
+            facts=rocm_reduce_facts,
         ),
         NameRule(
             pattern=r"kernel_paged_attention_2d",

@@ -69,7 +69,7 @@ class Runner:
             reason = reason or (run.unsupported if run else "")
             if reason or run is None:
                 for number in self.claims:
-                    say(Finding(number, ERROR if self.lost else SKIP, reason=reason))
+                    say(Finding(number, ERROR if self.lost or case.is_broken else SKIP, reason=reason))
                 yield Result(case, tuple(findings))
                 continue
             try:
@@ -89,7 +89,7 @@ class Runner:
         if self.lost:
             return self.lost
         if case.plan is None:
-            return f"refused by the engine: {case.refusal}"
+            return case.refusal if case.is_broken else f"refused by the engine: {case.refusal}"
         if not self.device.is_cuda:
             plan = case.plan
             work = (

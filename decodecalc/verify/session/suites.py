@@ -73,6 +73,8 @@ class Case:
     version: str
     plan: LaunchPlan | None
     refusal: str = ""
+    is_broken: bool = False
+    """Whether there is no plan because its parts contradict each other, which is an error and no refusal."""
 
     @property
     def id(self) -> str:
@@ -252,6 +254,8 @@ def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | 
                 plan = policy.plan(scenario.geometry, scenario.seen_batch, scenario.kv, gpu, chosen, version)
             except GateError as refused:
                 out.append(Case(scenario, policy, release, None, str(refused)))
+            except AssertionError as broken:
+                out.append(Case(scenario, policy, release, None, f"the plan contradicts itself: {broken}", True))
             else:
                 out.append(Case(scenario, policy, release, plan))
     for name in given:
