@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MOST_LINES = 4  # on one pair of axes; more engines get a panel each
-WHO = ("model", "tp", "gpu", "layer_group", "engine", "version", "batch", "context", "q_len")
+WHO = ("model", "tp", "gpu", "layer_group", "engine", "version", "batch", "context", "q_len", "kv_dtype", "page_size")
 
 
 class Part(NamedTuple):
@@ -79,7 +79,14 @@ def word(row: Row, name: str) -> str:
             if shortest == value
             else f"{short_count(shortest)} to {short_count(value)} keys"
         )
-    forms = {"tp": "TP {}", "layer_group": "{} layers", "batch": "batch {}", "q_len": "{} query tokens"}
+    forms = {
+        "tp": "TP {}",
+        "layer_group": "{} layers",
+        "batch": "batch {}",
+        "q_len": "{} query tokens",
+        "kv_dtype": "KV {}",
+        "page_size": "page {}",
+    }
     return forms.get(name, "{}").format(value)
 
 
