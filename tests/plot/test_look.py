@@ -139,7 +139,7 @@ def lists(values: Sequence[Any], most: int) -> Any:
 
 
 # Every example is a figure or several seconds of one: without the search for a smaller failing one.
-@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@settings(max_examples=12, deadline=None, phases=[Phase.generate])
 @given(
     name=st.sampled_from(list(FIGURES)),
     engines=lists(engine_names(), 4),
