@@ -75,7 +75,7 @@ UNSAID: dict[str, Any] = {
          "seq_lens", "kv_dtype", "query_dtype")
     ),
     **dict.fromkeys(("mla", "as_dense", "eager", "batch_invariant"), False),
-    "tp": 1, "q_len": "1", "page_size": None, "opts": (),
+    "tp": 1, "dcp": 1, "dcp_interleave": None, "dcp_exchange": None, "q_len": "1", "page_size": None, "opts": (),
 }  # fmt: skip
 """The words of a scenario and their values where nothing is said; `cli.options` has the same."""
 NUMBERS = ("tp", "page_size")
