@@ -46,7 +46,7 @@ FIGURES = (
     Figure(
         "occupancy-tp",
         "SM coverage against batch",
-        "plot occupancy --model llama3-70b --tps 1,8 --engine vllm-triton --gpu h100-sxm",
+        "plot occupancy --model llama3-70b --tp 1,8 --engine vllm-triton --gpu h100-sxm",
         "Above, how many SMs work; below, the split counts that lead there. The split path covers the GPU from batch 1"
         " on one rank; on TP 8 a fixed 16 splits of one KV head reach 12 % of the SMs, and S* says how many would be"
         " needed.",

@@ -19,7 +19,6 @@ MOST_SAID = 8  # lines on stderr
 )
 @click.argument("figure", type=click.Choice(list(FIGURES)))
 @scenario_options
-@click.option("--tps", default=None, help="Tensor-parallel degrees to draw side by side: 1,2,8.")
 @click.option("--against", default=None, help="For occupancy: draw against batch or splits on the x axis.")
 @click.option(
     "--measured",

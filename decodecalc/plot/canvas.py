@@ -18,6 +18,7 @@ from decodecalc.plot.style import (
     LIGHT,
     Measures,
     Theme,
+    literal_text,
     log2_ticks,
     matplotlib_without_display,
     settings,
@@ -174,13 +175,10 @@ class Canvas:
     def finish(self) -> None:
         """Write the header, lay the figure out, and put the labels where they do not touch."""
         from matplotlib.layout_engine import ConstrainedLayoutEngine
-        from matplotlib.text import Text
         from matplotlib.ticker import AutoLocator
 
         head = self._header()
-        for text in self.fig.findobj(Text):
-            assert isinstance(text, Text)
-            text.set_parse_math(False)  # a dollar sign in a name begins no formula
+        literal_text(self.fig)
         side = 0.5 * _EDGE / self.size.width
         rect = (side, 0, 1 - 2 * side, 1 - head / (head + self._body))
         layout = self.fig.get_layout_engine()

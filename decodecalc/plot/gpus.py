@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.errors import InputError
-from decodecalc.plot.series import MOST_LINES, Row, parts, planned, word
+from decodecalc.plot.series import MOST_LINES, Row, parts, planned, without, word
 
 if TYPE_CHECKING:
     from decodecalc.cost import Prediction
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_ENGINES = "bundled"
 DEFAULT_GPUS = ("a100-80gb", "l40s", "h100-sxm", "h200-sxm", "b200", "mi300x")
 FILLS = (0, 1, 3, 4)  # colours on which the interval and the roofline show
-_STEP, _ENGINE = ("model", "tp", "batch", "context", "q_len"), ("engine", "version")
+_STEP, _ENGINE = without("layer_group", "gpu", "engine", "version"), ("engine", "version")
 
 
 def rows(request: Request, said: list[str], **unused: Any) -> list[Row]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.engines.registry import SERVED_HERE
 from decodecalc.plot.measured import split_times
-from decodecalc.plot.series import Row, of_batch, parts
+from decodecalc.plot.series import Row, of_batch, parts, without
 from decodecalc.plot.style import plain_log_ticks, text_inches
 from decodecalc.tables.text import because
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ENGINES = SERVED_HERE
 TAKES_MEASURED = True
-_STEP = ("model", "tp", "gpu", "layer_group", "batch", "context", "q_len")
+_STEP = without("engine", "version")
 
 
 def rows(request: Request, said: list[str], measured: str | None = None, **unused: Any) -> list[Row]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ENGINES = DEFAULT_ENGINE
 TAKES_MEASURED = True
-_PANEL = ("model", "tp", "gpu")
+_PANEL = ("model", "tp", "gpu", "kv_dtype", "page_size")
 _POINT = ("layer_group", "engine", "version", "batch", "context", "q_len")
 
 

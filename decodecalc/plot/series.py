@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MOST_LINES = 4  # on one pair of axes; more engines get a panel each
-WHO = ("model", "tp", "gpu", "layer_group", "engine", "version", "batch", "context", "q_len")
+WHO = ("model", "tp", "gpu", "layer_group", "engine", "version", "batch", "context", "q_len", "kv_dtype", "page_size")
 
 
-class Part(NamedTuple):
+class Alike(NamedTuple):
     """The rows that share what they are of."""
 
     label: str
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     rows: list[Row]
 
 
-def parts(data: Sequence[Row], names: Sequence[str] = WHO) -> list[Part]:
+def parts(data: Sequence[Row], names: Sequence[str] = WHO) -> list[Alike]:
     """The rows by the values of `names`, in order, each part labelled with the names whose values differ in `data`."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in data:
@@ -49,7 +49,7 @@ def parts(data: Sequence[Row], names: Sequence[str] = WHO) -> list[Part]:
     if differs & {"engine", "version"}:
         differs |= {"engine", "version"}
     return [
-        Part(", ".join(word(rows[0], name) for name in names if name in differs and word(rows[0], name)), rows)
+        Alike(", ".join(word(rows[0], name) for name in names if name in differs and word(rows[0], name)), rows)
         for rows in found.values()
     ]
 
@@ -79,7 +79,14 @@ def word(row: Row, name: str) -> str:
             if shortest == value
             else f"{short_count(shortest)} to {short_count(value)} keys"
         )
-    forms = {"tp": "TP {}", "layer_group": "{} layers", "batch": "batch {}", "q_len": "{} query tokens"}
+    forms = {
+        "tp": "TP {}",
+        "layer_group": "{} layers",
+        "batch": "batch {}",
+        "q_len": "{} query tokens",
+        "kv_dtype": "KV {}",
+        "page_size": "page {}",
+    }
     return forms.get(name, "{}").format(value)
 
 

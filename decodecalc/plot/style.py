@@ -127,6 +127,15 @@ def matplotlib_without_display() -> Any:
     return mpl
 
 
+def literal_text(fig: Figure) -> None:
+    """Every text of the figure as it stands: a dollar sign in a name begins no formula."""
+    from matplotlib.text import Text
+
+    for text in fig.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_parse_math(False)
+
+
 def line_style(i: int, theme: Theme = LIGHT) -> dict[str, Any]:
     """Colour, dash and marker of the i-th series; no two of MOST_STYLES are the same."""
     shift = i + i // len(theme.colors)
@@ -154,6 +163,7 @@ def figure_bytes(fig: Figure, format: str, dpi: int | None = None, outlines: boo
     """
     import io
 
+    literal_text(fig)
     out = io.BytesIO()
     undated: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}}
     as_text = {"svg.fonttype": "path" if outlines else "none", "svg.hashsalt": "decodecalc", "pdf.fonttype": 42}

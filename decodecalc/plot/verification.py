@@ -17,12 +17,12 @@ MOST_CURVES = 6
 Drawing = Callable[[Canvas, Sequence[Any]], str | None]
 
 
-def figures(report: Report, dark: bool = False) -> dict[str, tuple[bytes, str]]:
-    """Name -> (SVG, caption); only the figures that this report has data for. dark: for dark ground."""
+def figures(report: Report) -> dict[str, tuple[bytes, str]]:
+    """Name -> (SVG, caption); only the figures that this report has data for."""
     drawings: dict[str, Drawing] = {"time": _times, "errors": _errors, "splits": _splits}
     drawn: dict[str, tuple[bytes, str]] = {}
     for name, draw in drawings.items():
-        with canvas(Look("screen", dark)) as made:
+        with canvas(Look("screen")) as made:
             caption = draw(made, report.rows)
         if caption is not None:
             drawn[name] = _svg(made.fig), caption

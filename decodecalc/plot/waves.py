@@ -90,5 +90,5 @@ def _summary(mine: list[Row]) -> str:
     area = sum(r["end_s"] - r["start_s"] for r in mine)
     slots = sms * (max(r["slot"] for r in mine) // sms + 1)
     return (
-        f"{len(mine)} blocks on {len(busy)} of {sms} SMs, which are busy {100 * area / (end * slots):.0f} % of the time"
+        f"{len(mine)} blocks on {len(busy)} of {sms} SMs; {100 * area / (end * slots):.0f} % of the SMs' time is used"
     )

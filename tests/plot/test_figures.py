@@ -149,8 +149,8 @@ def test_segments_marks_splits_outside_the_window(drawn: Drawn) -> None:
 
 
 def test_waves_draws_each_block_of_the_schedule(drawn: Drawn) -> None:
-    """One box for every live block, on its SM, from its start to its end; the busy share is their area over that of all
-    slots of all SMs."""
+    """One box for every live block, on its SM, from its start to its end; the share of time that is used is their area
+    over that of all slots of all SMs."""
     (axes,) = drawn("waves", "--model", "llama3-8b", "--gpu", GPU, "--seq-lens", "512,2048,16384")
     p = plan("vllm-triton", dc.Batch([512, 2048, 16384]))
     slots = list(schedule_of(p))
@@ -161,7 +161,9 @@ def test_waves_draws_each_block_of_the_schedule(drawn: Drawn) -> None:
     assert np.array(found) == pytest.approx(np.array(expected))
     assert all(y1 - y0 == pytest.approx(1 / deep) for *_, y0, y1 in boxes(axes))
     area, end = sum(x1 - x0 for _, x0, x1 in expected), max(x1 for *_, x1 in expected)
-    assert f"busy {100 * area / (end * SMS * deep):.0f} %" in axes.get_title("left").replace("\n", " ")
+    assert f"{100 * area / (end * SMS * deep):.0f} % of the SMs' time is used" in axes.get_title("left").replace(
+        "\n", " "
+    )
 
 
 def test_waves_ends_with_stage_1(drawn: Drawn) -> None:

@@ -18,12 +18,13 @@ from decodecalc.cli.plot import command
 from decodecalc.engines.registry import engine_names
 from decodecalc.errors import DecodecalcError, InputError
 from decodecalc.plot import FIGURES, draw
-from decodecalc.plot.drawing import UNSAID, Drawn, draw_words
+from decodecalc.plot.drawing import MORE, Drawn, draw_words
 from decodecalc.plot.style import DARK, LIGHT, MOST_STYLES, SIZES, figure_bytes, line_style
+from decodecalc.request import UNSAID
 
 # One request a figure in which several things differ, so that panels, labels and keys are all there.
 BUSY: dict[str, dict[str, Any]] = {
-    "occupancy": {"model": "llama3-70b", "tps": "1,8", "engine": "vllm-triton,sglang-triton", "batch": 4},
+    "occupancy": {"model": "llama3-70b", "tp": (1, 8), "engine": "vllm-triton,sglang-triton", "batch": 4},
     "splits": {"model": "gemma3-27b", "engine": "vllm-triton,flash-attention-3,flashinfer", "gpu": "h200"},
     "segments": {"seq_lens": "257,2560,8192", "engine": "vllm-triton,sglang-triton,flash-attention-3"},
     "waves": {"model": "llama3-70b", "tp": 8, "engine": "vllm-triton,flash-attention-3"},
@@ -133,12 +134,12 @@ def said_anywhere(drawn: Drawn) -> str:
     return " ".join(" ".join([*words, *drawn.said]).split())
 
 
-def lists(values: Sequence[str], most: int) -> Any:
+def lists(values: Sequence[Any], most: int) -> Any:
     return st.lists(st.sampled_from(values), min_size=1, max_size=most, unique=True)
 
 
 # Every example is a figure or several seconds of one: without the search for a smaller failing one.
-@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@settings(max_examples=12, deadline=None, phases=[Phase.generate])
 @given(
     name=st.sampled_from(list(FIGURES)),
     engines=lists(engine_names(), 4),
@@ -147,15 +148,15 @@ def lists(values: Sequence[str], most: int) -> Any:
     q_lens=lists(("1", "2"), 2),
     models=lists(("llama3-8b", "gemma3-27b"), 2),
     gpus=lists(("h200-sxm", "a100-sxm"), 2),
-    tps=lists(("1", "2"), 2),
+    tps=lists((1, 2), 2),
 )
-def test_everything_asked_for_is_drawn_or_refused(name: str, **words: list[str]) -> None:
+def test_everything_asked_for_is_drawn_or_refused(name: str, **words: list[Any]) -> None:
     """Whatever lists a user gives, each entry is named in the figure or in a sentence, has rows behind it, or the whole
     is refused with a reason; nothing is the first of a list in silence."""
     names = {"engine": "engines", "batch": "batches", "context": "contexts", "q_len": "q_lens", "model": "models",
-             "gpu": "gpus", "tps": "tps"}  # fmt: skip
+             "gpu": "gpus"}  # fmt: skip
     try:
-        drawn = draw_words(name, {option: ",".join(words[key]) for option, key in names.items()})
+        drawn = draw_words(name, {option: words[key] for option, key in names.items()} | {"tp": words["tps"]})
     except DecodecalcError:
         return  # the whole is refused with a sentence
     read = said_anywhere(drawn)
@@ -168,7 +169,7 @@ def test_everything_asked_for_is_drawn_or_refused(name: str, **words: list[str])
     for value in (*words["models"], *words["gpus"]):
         assert value in read
     rows = [row for row in drawn.rows if row.get("engine")]
-    assert {row["tp"] for row in rows} == set(map(int, words["tps"]))
+    assert {row["tp"] for row in rows} == set(words["tps"])
     assert {row["q_len"] for row in rows} >= set(map(int, words["q_lens"]))
     assert {row["batch"] for row in rows} >= set(map(int, words["batches"]))
     assert {row["context"] for row in rows} >= {int(c.replace("16k", "16384")) for c in words["contexts"]}
@@ -191,9 +192,13 @@ def test_everything_asked_for_is_drawn_or_refused(name: str, **words: list[str])
         ("segments", {"batch": 65}, "at most 64 requests"),
         ("gpus", {"gpu": "h300"}, "h300"),
         ("occupancy", {"colour": "red"}, "colour"),
-        ("pie", {}, "there is no figure"),
+        ("pie", {}, "figure"),
         ("occupancy", {"size": "poster"}, "slide, page, column"),
-        ("occupancy", {"tp": 2, "tps": "1,2"}, "not both"),
+        (
+            "occupancy",
+            {"gpu": "h200,h100", "tp": (1, 2, 4, 8), "kv_dtype": "bf16,fp8", "page_size": range(16, 96, 16)},
+            "combinations",
+        ),
     ],
 )
 def test_what_a_figure_cannot_draw_is_refused(name: str, words: dict[str, Any], reason: str) -> None:
@@ -246,7 +251,10 @@ def test_a_notebook_gets_matplotlib_axes() -> None:
 def test_words_of_the_command_and_of_a_notebook_are_the_same() -> None:
     """Every option of `decodecalc plot` is a word of `draw` with the same default, but for those about files."""
     context = command.make_context("plot", ["splits"])
-    assert {k: v for k, v in context.params.items() if k not in ("figure", "data", "output", "dpi")} == UNSAID
+    assert {k: v for k, v in context.params.items() if k not in ("figure", "data", "output", "dpi")} == {
+        **UNSAID,
+        **MORE,
+    }
 
 
 def test_dpi_sets_the_pixels_of_a_png(tmp_path: Path) -> None:
