@@ -174,7 +174,7 @@ def choose(
     best = tune(geo, batch, cache, device, known, l2=l2)
     exchanged = _exchanged_s(geo, batch, cache, device, known)
     best = best._replace(total_s=best.total_s + exchanged)
-    rows = used_rows(geo, batch.max_q_len)
+    rows = used_rows(geo, batch.max_q_len, best.warps)
     variant = wanted_variant(BUNDLED, geo, cache, best.tile_keys, rows, best.warps, best.stages)
     curve = tuple(
         replace(point, total_s=point.total_s + exchanged)
@@ -217,7 +217,7 @@ def time_curve(
 ) -> tuple[CurvePoint, ...]:
     """Predicted time against every distinct split count of one variant, ascending."""
     rates = path_rates(calibration, gpu, variant, kv, l2)
-    rows = row_block(geo, batch.max_q_len)
+    rows = row_block(geo, batch.max_q_len, variant.warps)
     counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, rows)
     points: dict[int, Any] = {}
     for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):

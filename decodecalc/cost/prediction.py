@@ -373,7 +373,7 @@ def _parts(
             )
             resolved = resolve(known, variant)
         else:
-            variant_rows = rows if name != BUNDLED else used_rows(geo, q_len)
+            variant_rows = rows if name != BUNDLED else used_rows(geo, q_len, warps)
             run = there
             resolved = resolve(known, wanted_variant(name, geo, kv, tile, variant_rows, warps, stages, bool(split)))
         rates, used = make_rates(known, gpu, resolved, l2=l2, launch=launch, dtype=kv.query_dtype)
