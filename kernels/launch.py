@@ -108,7 +108,7 @@ def stage1_kernels() -> tuple[Any, ...]:
 
 def no_warp_groups(
     q: torch.Tensor, k_cache: torch.Tensor, *, mla: bool, v_dim: int | None, flat: bool, window: int | None,
-    softcap: float, sinks: torch.Tensor | None, scales: tuple[Any, Any],
+    softcap: float, sinks: torch.Tensor | None, scales: tuple[Any, Any], holes: bool,
 ) -> str:  # fmt: skip
     """Why `mla_stage1_kernel` cannot run this call; empty when it can."""
     heads, d = q.shape[1:]
@@ -122,7 +122,7 @@ def no_warp_groups(
         return "takes latents of 576 elements, the first 512 of which are the value"
     if q.dtype != k_cache.dtype or q.dtype not in (torch.bfloat16, torch.float16):
         return "takes bf16 or fp16, the same for queries and cache"
-    if flat or page % tile or (k_cache.stride(0) != page * k_cache.stride(1)):
+    if flat or holes or page % tile or (k_cache.stride(0) != page * k_cache.stride(1)):
         return f"takes a page table, pages of a multiple of {tile} keys and pages that follow each other"
     if q.stride(0) != heads * q.stride(1) or any(x % 8 for x in (q.stride(1), k_cache.stride(1))):
         return "takes equally spaced query rows and rows that begin at multiples of 16 bytes"
@@ -151,6 +151,7 @@ def decode_attention(
     v_dim: int | None = None,
     q_len: int = 1,
     query_start: torch.Tensor | None = None,
+    holes: bool = False,
     split_values: torch.Tensor | None = None,
     scale: float | None = None,
     window: int | None = None,
@@ -180,6 +181,9 @@ def decode_attention(
     * seq_lens [B] int32, the query tokens counted in. 0 is an empty (padded) request: its output is zeros.
     * page_table [B, pages per request] int32; or kv_indptr [B + 1] and kv_indices int32, one cache slot
       (page · page size + place) per key.
+    * holes: entries of the table or list below 0 name nothing, and their keys are left out of the sum, wherever they
+      are: the padded lists of sparse attention. Every query token of a sparse layer has a list of its own: make it a
+      request of one token (q_len 1) whose page_table row is its list, over the cache seen as pages of one key.
     * split_values [B] int32: counts or sizes, for those rules of `config`.
     * sinks [q_heads]: a logit per head that joins the softmax's sum once.
     * lse [T, q_heads] fp32 (optional, written): natural log-sum-exp per row, sinks included, -inf for empty requests.
@@ -218,6 +222,7 @@ def decode_attention(
     _check(q_len >= 1, "q_len must be at least 1")
     if query_start is None:
         _check(tokens == requests * q_len, f"{tokens} query rows for {requests} requests of q_len {q_len}")
+    _check(not holes or (q_len == 1 and not window), "holes are for lists of one query token, without a window")
     flat = page_table is None
     if flat:
         _check(kv_indptr is not None and kv_indices is not None, "page_table, or kv_indptr and kv_indices, is needed")
@@ -251,6 +256,7 @@ def decode_attention(
                     softcap=softcap,
                     sinks=sinks,
                     scales=(k_scale, v_scale),
+                    holes=holes,
                 ),
                 device_index=q.device.index or 0 if q.device.type == "cuda" else None,
             )
@@ -314,7 +320,7 @@ def decode_attention(
 
         reason = no_warp_groups(
             q, k_cache, mla=mla, v_dim=v_dim, flat=flat, window=window, softcap=softcap, sinks=sinks,
-            scales=(k_scale, v_scale),
+            scales=(k_scale, v_scale), holes=holes,
         )  # fmt: skip
         _check(not reason, f"kernel {config.kernel} {reason}")
         whole = {"size": config.split_value, "sizes": 1}.get(config.split_rule, config.split_unit)
@@ -341,7 +347,7 @@ def decode_attention(
             0 if flat else page_table.stride(0),
             ROW_BLOCKS=row_blocks, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
             SHARED_KV=shared, SAME_LAYOUT=same_layout,
-            WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat,
+            WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat, HOLES=holes,
             WINDOW=window, CLAMP=clamp, SOFTCAP=bool(softcap),
             TILE=config.tile_keys, ROWS=config.rows, ROWS_USED=rows_used, STAGES=config.stages,
             COMPUTE=compute, OPERAND=tl.float32 if _INTERPRETED else compute, P_PARTS=config.p_parts,
