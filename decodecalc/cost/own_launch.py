@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
 
 MLA_WIDTHS = (576, 512)  # of the latent and of the value in it that `mla_stage1_kernel` is written for
+MLA_KERNEL = "mla_stage1_kernel"
 WARP_GROUP_CAPABILITY = (9, 0)
 WARP_GROUP_DTYPES = ("bf16", "fp16")
 STATE_SCALARS = 2  # running max and running sum beside each output vector in the bundled kernel's partial states
@@ -134,7 +135,7 @@ def _launches(
         name="stage1_kernel", role="stage1", grid=grid, threads=None, live_blocks=batches.total(columns * live),
         tile_keys=tile_keys, when=~grouped,
     )  # fmt: skip
-    latent = stage1._replace(name="mla_stage1_kernel", threads=32 * _group_warps(), when=grouped)
+    latent = stage1._replace(name=MLA_KERNEL, threads=32 * _group_warps(), when=grouped)
     return Launches(
         is_split=launched > 1,
         kernels=(

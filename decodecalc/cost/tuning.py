@@ -117,12 +117,17 @@ def fastest(
     l2: str = "cold",
     variants: tuple[Variant, ...] | None = None,
     candidates: IntArray | None = None,
+    any_rule: bool = False,
 ) -> Fastest:
     """S_opt of every step of `batches`, among `candidates` when given. Steps differ in nothing but their lengths and
-    the number of their requests: each takes the rows and variants of the longest draft (`max_q_len`) among them."""
+    the number of their requests: each takes the rows and variants of the longest draft (`max_q_len`) among them.
+
+    any_rule: S_opt of the kernel that runs other engines' rules too. Their splits need not be whole tiles, which the
+    kernel for latents on warp groups asks for.
+    """
     known = calibration or load_calibration(gpu=gpu)
     q_len = int(batches.max_q_len.max()) if batches.n else 1
-    tried = variants or tuned_variants(known, geo, kv, q_len, gpu)
+    tried = variants or tuned_variants(known, geo, kv, q_len, None if any_rule else gpu)
     n = batches.n
     best = np.full(n, np.inf)
     splits, size, which = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -252,12 +257,12 @@ class Tuning(NamedTuple):
 
 def tune(
     geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold",
-    num_splits: int | None = None,
+    num_splits: int | None = None, any_rule: bool = False,
 ) -> Tuning:  # fmt: skip
     """The fastest launch of the bundled kernel for one step: what its launcher uses by default. num_splits: splits of
-    the longest request, instead of the fastest count (whole tiles may make them fewer)."""
+    the longest request, instead of the fastest count (whole tiles may make them fewer). any_rule: see `fastest`."""
     counts = None if num_splits is None else np.array([num_splits], dtype=np.int64)
-    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2, candidates=counts)
+    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2, candidates=counts, any_rule=any_rule)
     variant = found.variants[int(found.which[0])]
     return Tuning(
         splits=int(found.splits[0]),
