@@ -12,6 +12,7 @@ import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,6 +148,15 @@ class Graph:
 def time_layers(state: State, call: Callable[[Any], Any], replays: int = 15) -> Graph:
     """One graph over all of the state's layers, replayed."""
     return Graph([lambda kv=kv: call(kv) for kv in state.kv]).replay(replays, warm_up=2)
+
+
+def time_in_turns(calls: dict[str, Callable[[Any], Any]], kv: list[Any], replays: int, turns: int) -> dict[str, Graph]:
+    """A graph over the layers `kv` for every call, replayed in turns."""
+    graphs = {name: Graph([partial(call, layer) for layer in kv]) for name, call in calls.items()}
+    for _ in range(turns):
+        for graph in graphs.values():
+            graph.replay(replays, warm_up=1)
+    return graphs
 
 
 @triton.jit

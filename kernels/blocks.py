@@ -9,6 +9,9 @@ from typing import Any
 MANY_MERGED = 400_000
 FEW_MERGED = 32_768
 MOST_MERGED = 512  # states a step
+# The block of `mla_stage1_kernel` (mla_hopper.py): two warp groups compute, one loads, and two tiles are in flight.
+MLA_HOPPER: dict[str, Any] = {"kernel": "mla_stage1", "tile_keys": 64, "rows": 64, "warps": 12, "stages": 2}
+SMALL_ROWS = 16  # query rows up to which `stage1_kernel` is as fast
 
 
 def cdiv(a: int, b: int) -> int:

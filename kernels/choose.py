@@ -36,6 +36,8 @@ class Problem:
     """Keys of a page; 1 for a flat list of slots."""
     window: int | None
     """Keys that a query token sees; None for all."""
+    warp_groups: bool
+    """Whether `mla_stage1_kernel` can run it as far as tensors, device and Triton are concerned."""
     device_index: int | None
     """Number of the CUDA device; None for a CPU under Triton's interpreter."""
 

@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import Any
 
-from decodecalc_kernels.blocks import cdiv, default_rows
+from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, default_rows
 
 # Bytes of keys and values of a tile of the invariant launch: 64 keys of 128 + 128 bf16 elements.
 TILE_BYTES = 32768
+KERNELS = ("stage1", MLA_HOPPER["kernel"])
 SPLIT_RULES = ("size", "count", "counts", "sizes")  # in the order of merge.BY_SIZE …
 
 
@@ -59,6 +60,7 @@ class LaunchConfig:
     merge_warps: int = 4
     pdl: str = "chain"
     idle_requests: int = 0
+    kernel: str = "stage1"
 
     def __post_init__(self) -> None:
         def need(ok: bool, text: str) -> None:
@@ -81,9 +83,17 @@ class LaunchConfig:
         need(self.p_parts in (1, 2), "p_parts must be 1 or 2")
         need(self.stages >= 1, "stages must be at least 1")
         need(self.idle_requests >= 0, "idle_requests must not be negative")
+        need(self.kernel in KERNELS, f"kernel must be one of {KERNELS}, not {self.kernel!r}")
+        if self.kernel == MLA_HOPPER["kernel"]:
+            wrong = [f"{name} {value}" for name, value in MLA_HOPPER.items() if getattr(self, name) != value]
+            need(not wrong, f"kernel mla_stage1 has {', '.join(wrong)} only")
+            need(self.merge == "kernel", "kernel mla_stage1 takes merge 'kernel' only")
+            need(self.p_parts == 1, "kernel mla_stage1 takes p_parts 1 only")
         for name, low in (("tile_keys", 16), ("rows", 16), ("warps", 1), ("merge_warps", 1), ("merge_rows", 1),
                           ("merge_splits", 1), ("merge_dims", 16)):  # fmt: skip
             value = getattr(self, name)
+            if name == "warps" and self.kernel == MLA_HOPPER["kernel"]:
+                continue
             need(value >= low and value & (value - 1) == 0, f"{name} must be a power of two >= {low}, not {value}")
         need(
             self.rows_used is None or 1 <= self.rows_used <= self.rows,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton.language as tl
 
-from decodecalc_kernels.blocks import cdiv, key_blocks, next_power_of_2, rows_by_eights
+from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, key_blocks, next_power_of_2, rows_by_eights
 from decodecalc_kernels.choose import Problem, choose
 from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import merge_kernel
@@ -96,6 +97,42 @@ def _extent(cache: torch.Tensor) -> int:
     return 1 + sum((n - 1) * stride for n, stride in zip(cache.shape, cache.stride()))
 
 
+def stage1_kernels() -> tuple[Any, ...]:
+    """The stage-1 kernels that can run here, as Triton's functions."""
+    try:
+        from decodecalc_kernels.mla_hopper import mla_stage1_kernel
+    except ImportError:
+        return (stage1_kernel,)
+    return stage1_kernel, mla_stage1_kernel
+
+
+def no_warp_groups(
+    q: torch.Tensor, k_cache: torch.Tensor, *, mla: bool, v_dim: int | None, flat: bool, window: int | None,
+    softcap: float, sinks: torch.Tensor | None, scales: tuple[Any, Any], holes: bool,
+) -> str:  # fmt: skip
+    """Why `mla_stage1_kernel` cannot run this call; empty when it can."""
+    heads, d = q.shape[1:]
+    page, kv_heads = k_cache.shape[1:3]
+    tile = MLA_HOPPER["tile_keys"]
+    if len(stage1_kernels()) < 2:
+        return "needs Gluon, which Triton 3.6 and later have"
+    if not on_nvidia(q.device) or torch.cuda.get_device_capability(q.device) != (9, 0):
+        return "runs on GPUs of compute capability 9.0"
+    if not mla or (d, v_dim, kv_heads) != (576, 512, 1):
+        return "takes latents of 576 elements, the first 512 of which are the value"
+    if q.dtype != k_cache.dtype or q.dtype not in (torch.bfloat16, torch.float16):
+        return "takes bf16 or fp16, the same for queries and cache"
+    if flat or holes or page % tile or (k_cache.stride(0) != page * k_cache.stride(1)):
+        return f"takes a page table, pages of a multiple of {tile} keys and pages that follow each other"
+    if q.stride(0) != heads * q.stride(1) or any(x % 8 for x in (q.stride(1), k_cache.stride(1))):
+        return "takes equally spaced query rows and rows that begin at multiples of 16 bytes"
+    if any(t.data_ptr() % 16 for t in (q, k_cache)):
+        return "takes tensors that begin at a multiple of 16 bytes"
+    if window or softcap or sinks is not None or any(isinstance(s, torch.Tensor) for s in scales):
+        return "takes no window, cap, sinks or scales in tensors"
+    return ""
+
+
 def _check(ok: bool, text: str) -> None:
     if not ok:
         raise ValueError(f"decode_attention: {text}")
@@ -114,6 +151,7 @@ def decode_attention(
     v_dim: int | None = None,
     q_len: int = 1,
     query_start: torch.Tensor | None = None,
+    holes: bool = False,
     split_values: torch.Tensor | None = None,
     scale: float | None = None,
     window: int | None = None,
@@ -143,6 +181,9 @@ def decode_attention(
     * seq_lens [B] int32, the query tokens counted in. 0 is an empty (padded) request: its output is zeros.
     * page_table [B, pages per request] int32; or kv_indptr [B + 1] and kv_indices int32, one cache slot
       (page · page size + place) per key.
+    * holes: entries of the table or list below 0 name nothing, and their keys are left out of the sum, wherever they
+      are: the padded lists of sparse attention. Every query token of a sparse layer has a list of its own: make it a
+      request of one token (q_len 1) whose page_table row is its list, over the cache seen as pages of one key.
     * split_values [B] int32: counts or sizes, for those rules of `config`.
     * sinks [q_heads]: a logit per head that joins the softmax's sum once.
     * lse [T, q_heads] fp32 (optional, written): natural log-sum-exp per row, sinks included, -inf for empty requests.
@@ -181,6 +222,7 @@ def decode_attention(
     _check(q_len >= 1, "q_len must be at least 1")
     if query_start is None:
         _check(tokens == requests * q_len, f"{tokens} query rows for {requests} requests of q_len {q_len}")
+    _check(not holes or (q_len == 1 and not window), "holes are for lists of one query token, without a window")
     flat = page_table is None
     if flat:
         _check(kv_indptr is not None and kv_indices is not None, "page_table, or kv_indptr and kv_indices, is needed")
@@ -204,6 +246,18 @@ def decode_attention(
                 query_dtype=_NAMES[q.dtype],
                 page_size=1 if flat else page,
                 window=window,
+                warp_groups=not no_warp_groups(
+                    q,
+                    k_cache,
+                    mla=mla,
+                    v_dim=v_dim,
+                    flat=flat,
+                    window=window,
+                    softcap=softcap,
+                    sinks=sinks,
+                    scales=(k_scale, v_scale),
+                    holes=holes,
+                ),
                 device_index=q.device.index or 0 if q.device.type == "cuda" else None,
             )
         )
@@ -260,8 +314,27 @@ def decode_attention(
     # then has to crowd elsewhere: up to 16 % slower (NOTES.md). A launch that leaves most slots free has room for both.
     crowded = on_cuda and grid[0] * grid[1] * grid[2] > EARLY_BLOCKS_PER_SM * _sm_count(q.device)
 
-    if run in ("both", "stage1"):
-        options = {"launch_pdl": True} if pdl == "chain" else {}
+    chained = {"launch_pdl": True} if pdl == "chain" else {}
+    if config.kernel == MLA_HOPPER["kernel"] and run in ("both", "stage1"):
+        from decodecalc_kernels.mla_hopper import launch_mla
+
+        reason = no_warp_groups(
+            q, k_cache, mla=mla, v_dim=v_dim, flat=flat, window=window, softcap=softcap, sinks=sinks,
+            scales=(k_scale, v_scale), holes=holes,
+        )  # fmt: skip
+        _check(not reason, f"kernel {config.kernel} {reason}")
+        whole = {"size": config.split_value, "sizes": 1}.get(config.split_rule, config.split_unit)
+        _check(
+            direct or whole % config.tile_keys == 0,
+            f"kernel {config.kernel} takes splits of whole tiles of {config.tile_keys} keys, known on the host",
+        )
+        launch_mla(
+            grid, q, k_cache, out, lse, states, seq_lens, page_table, query_start, splits, record,
+            (scale_k * LOG2E, float(v_scale)), config.num_splits, requests,
+            q_len=q_len, rows_used=rows_used, direct=direct, pdl=pdl != "none", late=crowded and direct, **chained,
+        )  # fmt: skip
+    elif run in ("both", "stage1"):
+        options = chained
         stage1_kernel[grid](
             q, k_cache, v_cache, out, lse if direct or fused else None, *states,
             workspace.arrived if fused and workspace is not None else None,
@@ -274,7 +347,7 @@ def decode_attention(
             0 if flat else page_table.stride(0),
             ROW_BLOCKS=row_blocks, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
             SHARED_KV=shared, SAME_LAYOUT=same_layout,
-            WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat,
+            WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat, HOLES=holes,
             WINDOW=window, CLAMP=clamp, SOFTCAP=bool(softcap),
             TILE=config.tile_keys, ROWS=config.rows, ROWS_USED=rows_used, STAGES=config.stages,
             COMPUTE=compute, OPERAND=tl.float32 if _INTERPRETED else compute, P_PARTS=config.p_parts,

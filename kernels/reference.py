@@ -14,16 +14,19 @@ def gather_cache(
     kv_indptr: torch.Tensor | None,
     kv_indices: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A request's keys (or values) in order: cache [pages, page, kv_heads, D] -> [seq_len, kv_heads, D] float64."""
+    """A request's keys (or values) in order: cache [pages, page, kv_heads, D] -> [seq_len, kv_heads, D] float64.
+    Entries below 0 name no key and are left out."""
     page = cache.shape[1]
     position = torch.arange(seq_len, device=cache.device)  # [L]
     if page_table is not None:
         pages = page_table[request].long()[position // page]  # [L]
         slots = position % page
+        pages, slots = pages[pages >= 0], slots[pages >= 0]
     else:
         assert kv_indptr is not None
         assert kv_indices is not None
         token = kv_indices[int(kv_indptr[request]) : int(kv_indptr[request]) + seq_len].long()  # [L]
+        token = token[token >= 0]
         pages, slots = token // page, token % page
     if cache.dtype == torch.float8_e4m3fn:  # no indexing kernels for FP8: index its bytes
         return cache.view(torch.uint8)[pages, slots].view(torch.float8_e4m3fn).double()
@@ -60,15 +63,18 @@ def decode_attention_reference(
     out = torch.zeros(tokens, q_heads, v_cache.shape[3], dtype=torch.float64, device=q.device)
     lse = torch.full((tokens, q_heads), float("-inf"), dtype=torch.float64, device=q.device)
 
-    for b, seq_len in enumerate(seq_lens.tolist()):
+    for b, length in enumerate(seq_lens.tolist()):
         if query_start is None:
             first, last = b * q_len, (b + 1) * q_len
         else:
             first, last = int(query_start[b]), int(query_start[b + 1])
-        if seq_len == 0 or first == last:
+        if length == 0 or first == last:
             continue
-        k = gather_cache(k_cache, b, seq_len, page_table, kv_indptr, kv_indices) * k_scale  # [L, kv_heads, D]
-        v = gather_cache(v_cache, b, seq_len, page_table, kv_indptr, kv_indices) * v_scale  # [L, kv_heads, Dv]
+        k = gather_cache(k_cache, b, length, page_table, kv_indptr, kv_indices) * k_scale  # [L, kv_heads, D]
+        seq_len = len(k)  # without holes
+        if seq_len == 0:
+            continue
+        v = gather_cache(v_cache, b, length, page_table, kv_indptr, kv_indices) * v_scale  # [L, kv_heads, Dv]
         queries = q[first:last].double().unflatten(1, (kv_heads, group))  # [t, kv_heads, group, D]
         s = torch.einsum("tkgd,lkd->tkgl", queries, k).flatten(1, 2) * scale  # [t, q_heads, L]
         if softcap:

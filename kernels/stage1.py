@@ -102,9 +102,11 @@ def page_offset(pages, stride_page, stride_slot, FLAT: tl.constexpr, WIDE: tl.co
 
 
 @triton.jit
-def load_rows(rows, d, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """[TILE, BLOCK] elements of cache rows; zeros past WIDTH."""
-    if BLOCK == WIDTH:
+def load_rows(rows, d, there, WIDTH: tl.constexpr, BLOCK: tl.constexpr, HOLES: tl.constexpr):
+    """[TILE, BLOCK] elements of cache rows; zeros past WIDTH and, with HOLES, in rows that are not `there`."""
+    if HOLES:
+        return tl.load(rows[:, None] + d[None, :], mask=there[:, None] & (d < WIDTH)[None, :], other=0.0)
+    elif BLOCK == WIDTH:
         return tl.load(rows[:, None] + d[None, :])
     else:
         return tl.load(rows[:, None] + d[None, :], mask=(d < WIDTH)[None, :], other=0.0)
@@ -259,6 +261,7 @@ def stage1_kernel(
     PAGE: tl.constexpr,
     PAGE_SHIFT: tl.constexpr,  # log2 of PAGE, -1 when it is no power of two
     FLAT: tl.constexpr,
+    HOLES: tl.constexpr,  # table entries below 0 name no page: what they stand for is left out
     WINDOW: tl.constexpr,  # keys a token sees, itself included; 0 is all
     CLAMP: tl.constexpr,  # the partition starts at the window, not at key 0
     SOFTCAP: tl.constexpr,
@@ -376,8 +379,8 @@ def stage1_kernel(
         v_pairs = v_base.to(tl.pointer_type(tl.int16))
     else:
         acc = tl.zeros([ROWS, DV_BLOCK], tl.float32)
-    # A row can be without visible keys in a tile only when rows see different keys.
-    UNEVEN: tl.constexpr = (Q_LEN > 1) or (WINDOW > 0)
+    # A row can be without visible keys in a tile only when rows see different keys, or a list has holes.
+    UNEVEN: tl.constexpr = (Q_LEN > 1) or (WINDOW > 0) or HOLES
 
     # Keys past the end are computed and then masked; they are loaded from the split's first key, which is data.
     TILE_OF_PAGES: tl.constexpr = FLAT or TILE % PAGE == 0
@@ -392,13 +395,15 @@ def stage1_kernel(
     for tile in tl.range(start, end, TILE, num_stages=STAGES):
         keys = tile + n
         valid = keys < end
+        if HOLES:
+            valid = valid & (pages >= 0)
         if not TILE_OF_PAGES:
             slots = slot_offset(keys, k_stride_slot, PAGE, PAGE_SHIFT, FLAT)
         offset = tl.where(valid, page_offset(pages, k_stride_page, k_stride_slot, FLAT, WIDE) + slots, first)  # [TILE]
         k_rows = k_base + offset
-        k1 = load_rows(k_rows, d1, D1, D1)  # [TILE, D1]
+        k1 = load_rows(k_rows, d1, valid, D1, D1, HOLES)  # [TILE, D1]
         if D2 > 0:
-            k2 = load_rows(k_rows, d2, D, D2)  # [TILE, D2]
+            k2 = load_rows(k_rows, d2, valid, D, D2, HOLES)  # [TILE, D2]
         if not SHARED_KV:
             if not SAME_LAYOUT:
                 if not TILE_OF_PAGES:
@@ -406,9 +411,10 @@ def stage1_kernel(
                 offset = page_offset(pages, v_stride_page, v_stride_slot, FLAT, WIDE) + v_slots
                 offset = tl.where(valid, offset, v_first)
             if V_PAIRS:
-                v = load_rows(v_pairs + (offset >> 1), tl.arange(0, DV_BLOCK // 2), D_V // 2, DV_BLOCK // 2)
+                pair = tl.arange(0, DV_BLOCK // 2)
+                v = load_rows(v_pairs + (offset >> 1), pair, valid, D_V // 2, DV_BLOCK // 2, HOLES)
             else:
-                v = load_rows(v_base + offset, d_v, D_V, DV_BLOCK)  # [TILE, DV_BLOCK]
+                v = load_rows(v_base + offset, d_v, valid, D_V, DV_BLOCK, HOLES)  # [TILE, DV_BLOCK]
         pages = tl.load(table_row + page_index(tl.minimum(keys + TILE, end - 1), PAGE, PAGE_SHIFT, FLAT))
 
         s = product(q1, tl.trans(k1.to(COMPUTE)), tl.zeros([ROWS, TILE], tl.float32), OPERAND)  # [ROWS, TILE]

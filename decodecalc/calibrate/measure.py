@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.cost.calibration import SCHEMA, Calibration, parse_calibration
+from decodecalc.cost.own_launch import WARP_GROUP_CAPABILITY, in_warp_groups
 from decodecalc.cost.parameters import VARIANT, Variant
 from decodecalc.cost.variants import BUNDLED, SPLIT, UNSPLIT, tile_bytes
 from decodecalc.errors import InputError
@@ -70,6 +71,7 @@ SHAPES = (
     Shape("bf16", 64, 64, 64, ((64, 4, 3), (64, 4, 2))),
     Shape("bf16", 576, 0, 16, ((32, 4, 3), (32, 4, 2))),
     Shape("bf16", 576, 0, 64, ((64, 8, 2),)),
+    Shape("bf16", 576, 0, 64, ((64, 12, 2),)),  # the kernel for latents on warp groups
 )
 # Value widths whose merges are measured, each with the pool that serves it: (key width, value width).
 MERGES = {64: (64, 64), 128: (128, 128), 256: (256, 256), 512: (576, 0)}
@@ -82,9 +84,10 @@ def heads_of(variant: Variant) -> int:
     return KV_HEADS if variant.head_dim_v else 1
 
 
-def all_variants() -> tuple[Variant, ...]:
-    """Every variant that is measured."""
-    return tuple(v for shape in SHAPES for v in shape.variants())
+def all_variants(gpu: Gpu | None = None) -> tuple[Variant, ...]:
+    """Every variant that is measured, on this GPU or on any."""
+    grouped = gpu is None or gpu.compute_capability == WARP_GROUP_CAPABILITY
+    return tuple(v for shape in SHAPES for v in shape.variants() if grouped or not in_warp_groups(v.warps))
 
 
 class MeasurementJournal:
@@ -139,7 +142,7 @@ def calibrate(
     """
     from decodecalc.verify.run.device import provenance
 
-    variants = all_variants()
+    variants = all_variants(gpu)
     journal = MeasurementJournal(journal_path, {**identity_of(device, gpu), "variants": [list(v) for v in variants]})
     total = 4 + len(variants)
 

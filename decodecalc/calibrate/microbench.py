@@ -19,6 +19,7 @@ import triton.language as tl
 
 from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.calibrate.derive import LONG, MANY, TILES, StageTimes, jumps, knots, wave_points
+from decodecalc.cost.launcher import kernel_of_block
 from decodecalc.cost.own_launch import STATE_SCALARS
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.variants import SPLIT
@@ -277,21 +278,26 @@ def kernel_calls(
 @contextmanager
 def compiled_kernels() -> Iterator[list[Any]]:
     """Collects the compiled stage-1 kernels that are launched by calls inside the block."""
-    from decodecalc_kernels import stage1
+    from decodecalc_kernels.launch import stage1_kernels
 
-    kernel, seen = stage1.stage1_kernel, []
-    original = kernel.run
+    seen: list[Any] = []
 
-    def run(*args: Any, **options: Any) -> Any:
-        found = original(*args, **options)
-        seen.append(found)
-        return found
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            found = original(*args, **options)
+            seen.append(found)
+            return found
 
-    kernel.run = run
+        return run
+
+    kernels = stage1_kernels()
+    for kernel in kernels:
+        kernel.run = watched(kernel.run)
     try:
         yield seen
     finally:
-        del kernel.run
+        for kernel in kernels:
+            del kernel.run
 
 
 def resident_slots(pool: Pool, variant: Variant, gpu: Any) -> int:
@@ -313,7 +319,8 @@ def unsplit_config(variant: Variant) -> Any:
     from decodecalc_kernels import LaunchConfig
 
     rows = max(16, next_power_of_2(variant.rows))
-    return LaunchConfig(tile_keys=variant.tile_keys, rows=rows, warps=variant.warps, stages=variant.stages)
+    shape = {"tile_keys": variant.tile_keys, "rows": rows, "warps": variant.warps, "stages": variant.stages}
+    return LaunchConfig(kernel=kernel_of_block(variant.warps), **shape)
 
 
 def split_config(variant: Variant, splits: int, split_keys: int, rows: int, v_dim: int) -> Any:

@@ -22,7 +22,7 @@ from decodecalc._version import __version__
 from decodecalc.analysis.traffic import PARTIAL_BYTES
 from decodecalc.cost.launcher import chosen_launch
 from decodecalc.cost.load import load_calibration
-from decodecalc.cost.own_launch import equal_splits, has_work, row_blocks_of, under_rule
+from decodecalc.cost.own_launch import equal_splits, has_work, in_warp_groups, row_blocks_of, under_rule
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.tuning import fastest, tuned_variants
 from decodecalc.engines.registry import load_policies
@@ -117,7 +117,7 @@ class Bundled(Policy):
         states = is_split * batches.query_tokens * geo.q_heads * found.launched
         return replace(
             found,
-            kernels=(found.kernels[0]._replace(threads=_threads(cut.warps)), merge_kernel),
+            kernels=(*_stages(found, cut.warps), merge_kernel),
             keys_read=batches.seq_lens - visible_start(batches, geo.window),
             scratch_bytes=states * found.state_values * PARTIAL_BYTES,
             gates=(GateArray(name="split", passed=is_split, reason=cut.reason),),
@@ -166,6 +166,13 @@ def _merge_blocks(launched: Any, rows: IntArray, v_dim: int) -> _MergeBlocks:
     return _MergeBlocks(*found.T)
 
 
+def _stages(found: Launches, warps: Any) -> tuple[KernelArray, ...]:
+    """The stage-1 kernels, with the threads of those whose blocks the tuning shapes."""
+    plain = np.asarray(warps)[~np.asarray(in_warp_groups(warps))]
+    stages = (k for k in found.kernels if k.role == "stage1")
+    return tuple(k if k.threads else k._replace(threads=_threads(plain)) for k in stages)
+
+
 def _threads(warps: Any) -> int | None:
     """Threads of a block, where all steps have the same tuning."""
     kinds = distinct(warps)
@@ -189,7 +196,9 @@ def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Bu
     calibration = load_calibration(gpu=gpu)
     for q_len in distinct(batches.max_q_len):
         steps = np.flatnonzero(batches.max_q_len == q_len)
-        variants = _matching(tuned_variants(calibration, geo, kv, q_len), options)
+        variants = _agreeing(tuned_variants(calibration, geo, kv, q_len, gpu), options)
+        if not variants or (in_warp_groups(variants[0].warps) and (options.split_keys or 0) % variants[0].tile_keys):
+            variants = _matching(tuned_variants(calibration, geo, kv, q_len), options)
         best = fastest(geo, batches.take(steps), kv, gpu, calibration, variants=variants, candidates=counts)
         size[steps] = best.split_keys
         for values, name in ((tile, "tile_keys"), (warps, "warps"), (stages, "stages")):
@@ -200,7 +209,7 @@ def _own_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options: Bu
         how, determinism = "split_keys given", "fixed size"
     elif options.num_splits is not None:
         how, determinism = "num_splits given", "fixed count" if options.num_splits != 1 else "invariant"
-    found = equal_splits(geo, batches, size, tile, row_blocks_of(geo, batches), determinism)
+    found = equal_splits(geo, batches, size, tile, row_blocks_of(geo, batches, warps), determinism, warps)
     _fit_grid(found.launched)
     longest = batches.largest(batches.seq_lens - visible_start(batches, geo.window))
 
@@ -236,11 +245,19 @@ def _others_cut(geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, options:
     return _Cut(found=found, size=0, warps=warps, stages=stages, reason=reason)
 
 
+def _fixed(options: BundledOptions) -> dict[str, Any]:
+    return {n: v for n in ("tile_keys", "warps", "stages") if (v := getattr(options, n)) is not None}
+
+
+def _agreeing(variants: tuple[Variant, ...], options: BundledOptions) -> tuple[Variant, ...]:
+    """The variants that agree with what the options fix."""
+    fixed = _fixed(options)
+    return tuple(v for v in variants if all(getattr(v, n) == value for n, value in fixed.items()))
+
+
 def _matching(variants: tuple[Variant, ...], options: BundledOptions) -> tuple[Variant, ...]:
     """The variants that agree with what the options fix; a tuning that was not measured is made from the first."""
-    fixed = {n: v for n in ("tile_keys", "warps", "stages") if (v := getattr(options, n)) is not None}
-    agreeing = tuple(v for v in variants if all(getattr(v, n) == value for n, value in fixed.items()))
-    return agreeing or (variants[0]._replace(**fixed),)
+    return _agreeing(variants, options) or (variants[0]._replace(**_fixed(options)),)
 
 
 def _fit_grid(launched: IntArray) -> None:

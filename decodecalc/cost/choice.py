@@ -10,7 +10,7 @@ from decodecalc.batch import Batch
 from decodecalc.cost.advice import Adviser, ServedStep
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import own_calibration
-from decodecalc.cost.own_launch import row_block, used_rows
+from decodecalc.cost.own_launch import MLA_KERNEL, in_warp_groups, row_block, used_rows
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.prediction import predict
 from decodecalc.cost.tuning import Tuning, gathered, path_rates, split_curve, tune
@@ -59,7 +59,7 @@ class Regret(Shown):
     rule_s: float | None = None
     """Time of the bundled kernel under the engine's rule."""
     regret: float | None = None
-    """`rule_s` over the time at S_opt: 1 is no loss."""
+    """`rule_s` over the time at S_opt of the same kernel: 1 is no loss."""
     own_s: float | None = None
     """Time of the engine's own kernel under its rule; None where it was not calibrated."""
     flag: str | None = None
@@ -174,7 +174,7 @@ def choose(
     best = tune(geo, batch, cache, device, known, l2=l2)
     exchanged = _exchanged_s(geo, batch, cache, device, known)
     best = best._replace(total_s=best.total_s + exchanged)
-    rows = used_rows(geo, batch.max_q_len)
+    rows = used_rows(geo, batch.max_q_len, best.warps)
     variant = wanted_variant(BUNDLED, geo, cache, best.tile_keys, rows, best.warps, best.stages)
     curve = tuple(
         replace(point, total_s=point.total_s + exchanged)
@@ -182,7 +182,11 @@ def choose(
     )
     unsplit = sum(geo.kv_heads * cdiv(q * geo.group, best.rows) for n, q in zip(batch.seq_lens, batch.q_lens) if n)
     covering = s_star(device.sm_count, unsplit)
-    found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best, library)
+    plain = best
+    if in_warp_groups(best.warps):
+        plain = tune(geo, batch, cache, device, known, l2=l2, any_rule=True)
+        plain = plain._replace(total_s=plain.total_s + exchanged)
+    found = _Regrets(geo, batch, cache, device, known, dict(options or {}), l2, best, plain, library)
     return Choice(
         s_star=covering,
         s_opt=best.splits,
@@ -217,7 +221,7 @@ def time_curve(
 ) -> tuple[CurvePoint, ...]:
     """Predicted time against every distinct split count of one variant, ascending."""
     rates = path_rates(calibration, gpu, variant, kv, l2)
-    rows = row_block(geo, batch.max_q_len)
+    rows = row_block(geo, batch.max_q_len, variant.warps)
     counts, sizes, total = split_curve(geo, gathered(batch), kv, rates, variant.tile_keys, rows)
     points: dict[int, Any] = {}
     for s, size, t in zip(counts[0].tolist(), sizes[0].tolist(), total[0].tolist()):
@@ -252,6 +256,9 @@ class _Regrets:
     options: Mapping[str, Any]
     l2: str
     best: Tuning
+    """The fastest launch."""
+    plain: Tuning
+    """The fastest launch of the kernel that runs engines' rules."""
     library: bool
 
     def of(self, policy: Policy, version: str | None) -> Regret:
@@ -270,7 +277,7 @@ class _Regrets:
             path=plan.path,
             splits=max(plan.splits.live),
             rule_s=rule,
-            regret=rule / self.best.total_s,
+            regret=rule / (self.best if plan.stage1.name == MLA_KERNEL else self.plain).total_s,
             own_s=own,
             flag=advice.setting,
             flag_splits=advice.splits,

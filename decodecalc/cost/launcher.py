@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
+from decodecalc.cost.own_launch import in_warp_groups
 from decodecalc.cost.tuning import tune
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import next_power_of_2
@@ -33,6 +34,8 @@ def chosen_launch(problem: Problem) -> LaunchConfig:
     gpu = load_gpu(CPU_STANDS_FOR) if problem.device_index is None else detect_gpu(problem.device_index)
     geo = Geometry(problem.q_heads, problem.kv_heads, problem.head_dim, problem.v_dim, problem.window, mla=problem.mla)
     kv = KvCache(problem.kv_dtype, problem.page_size, None, problem.query_dtype)
+    if not problem.warp_groups:
+        gpu = gpu.with_(compute_capability=None)  # the kernel that only needs what every GPU has
     return launch_config(geo, Batch(problem.seq_lens, problem.q_lens), kv, gpu)
 
 
@@ -57,11 +60,19 @@ def launch_config(
         "warps": warps_that_hold(best.rows, geo.v_dim, best.warps),
         "stages": stages_that_fit(geo, kv, gpu, best.tile_keys, best.stages),
         "window_partition": "full" if geo.window is None else "window",
+        "kernel": kernel_of_block(best.warps),
     }
     if best.splits == 1:
         return LaunchConfig(**shape)
     merge = merge_shape(best.splits, batch.size * batch.max_q_len * geo.q_heads, geo.v_dim)
     return LaunchConfig(num_splits=best.splits, split_rule="size", split_value=best.split_keys, **shape, **merge)
+
+
+def kernel_of_block(warps: int) -> str:
+    """The `kernel` of a LaunchConfig whose blocks have this many warps."""
+    from decodecalc_kernels.config import KERNELS
+
+    return KERNELS[int(in_warp_groups(warps))]
 
 
 def warps_that_hold(rows: int, v_dim: int, warps: int) -> int:

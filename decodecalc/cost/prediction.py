@@ -388,7 +388,7 @@ def _parts(
             resolved = resolve(known, variant)
         else:
             # A stand-in too keeps the engine's blocks, their rows and what they ask for: only the kernel is another's.
-            variant_rows = rows if engine != BUNDLED else used_rows(geo, q_len)
+            variant_rows = rows if engine != BUNDLED else used_rows(geo, q_len, warps)
             run = there
             resolved = resolve(known, wanted_variant(name, geo, kv, tile, variant_rows, warps, stages, bool(split)))
         rates, used = make_rates(known, gpu, resolved, l2=l2, launch=launch, dtype=kv.query_dtype)

@@ -21,7 +21,7 @@ from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.cuts import Cuts, alike, cuts_of
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import FloatArray, Work, step_terms, uniform_bodies
-from decodecalc.cost.own_launch import equal_splits, row_block, used_rows
+from decodecalc.cost.own_launch import equal_splits, in_warp_groups, row_block, takes_warp_groups, used_rows
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.schedule import ragged_bodies
@@ -51,11 +51,16 @@ def candidate_splits() -> IntArray:
     return np.array(counts, dtype=np.int64)
 
 
-def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, q_len: int = 1) -> tuple[Variant, ...]:
+def tuned_variants(
+    calibration: Calibration, geo: Geometry, kv: KvCache, q_len: int = 1, gpu: Gpu | None = None
+) -> tuple[Variant, ...]:
     """Bundled variants to choose among for this shape and up to q_len query tokens: the (tile, warps, stages) that were
-    measured for the widths and element type nearest to it, each as the variant that this shape would run."""
+    measured for the widths and element type nearest to it, each as the variant that this shape would run. With a `gpu`
+    on which the kernel for latents on warp groups takes the shape, that kernel's block alone."""
+    if gpu is not None and takes_warp_groups(geo, kv, gpu, q_len):
+        return (_latent_variant(geo, kv, q_len),)
     rows = used_rows(geo, q_len)
-    own = [v for v in calibration.of_kernel(BUNDLED) if v.path == SPLIT]
+    own = [v for v in calibration.of_kernel(BUNDLED) if v.path == SPLIT and not in_warp_groups(v.warps)]
     wanted = wanted_variant(BUNDLED, geo, kv, 64, rows)
     size = tile_elements(wanted)
 
@@ -73,6 +78,13 @@ def tuned_variants(calibration: Calibration, geo: Geometry, kv: KvCache, q_len: 
     nearest = min((d for d, _ in distances), default=None)
     tunings = dict.fromkeys((v.tile_keys, v.warps, v.stages) for d, v in distances if d == nearest)
     return tuple(wanted._replace(tile_keys=t, warps=w, stages=s) for t, w, s in tunings)
+
+
+def _latent_variant(geo: Geometry, kv: KvCache, q_len: int) -> Variant:
+    from decodecalc_kernels.blocks import MLA_HOPPER as SHAPE
+
+    tile, warps, stages = (int(SHAPE[name]) for name in ("tile_keys", "warps", "stages"))
+    return wanted_variant(BUNDLED, geo, kv, tile, used_rows(geo, q_len, warps), warps, stages)
 
 
 def default_variant(calibration: Calibration, geo: Geometry, kv: KvCache, q_len: int = 1) -> Variant:
@@ -105,18 +117,23 @@ def fastest(
     l2: str = "cold",
     variants: tuple[Variant, ...] | None = None,
     candidates: IntArray | None = None,
+    any_rule: bool = False,
 ) -> Fastest:
     """S_opt of every step of `batches`, among `candidates` when given. Steps differ in nothing but their lengths and
-    the number of their requests: each takes the rows and variants of the longest draft (`max_q_len`) among them."""
+    the number of their requests: each takes the rows and variants of the longest draft (`max_q_len`) among them.
+
+    any_rule: S_opt of the kernel that runs other engines' rules too. Their splits need not be whole tiles, which the
+    kernel for latents on warp groups asks for.
+    """
     known = calibration or load_calibration(gpu=gpu)
     q_len = int(batches.max_q_len.max()) if batches.n else 1
-    rows = row_block(geo, q_len)
-    tried = variants or tuned_variants(known, geo, kv, q_len)
+    tried = variants or tuned_variants(known, geo, kv, q_len, None if any_rule else gpu)
     n = batches.n
     best = np.full(n, np.inf)
     splits, size, which = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     for i, variant in enumerate(tried):
         both = path_rates(known, gpu, variant, kv, l2)
+        rows = row_block(geo, q_len, variant.warps)
         counts, sizes, total = split_curve(geo, batches, kv, both, variant.tile_keys, rows, candidates)
         # Candidates ascend: the first that is close enough has the fewest splits.
         at = np.argmax(total <= CLOSE * total.min(axis=1, keepdims=True), axis=1)[:, None]
@@ -240,18 +257,18 @@ class Tuning(NamedTuple):
 
 def tune(
     geo: Geometry, batch: Batch, kv: KvCache, gpu: Gpu, calibration: Calibration | None = None, *, l2: str = "cold",
-    num_splits: int | None = None,
+    num_splits: int | None = None, any_rule: bool = False,
 ) -> Tuning:  # fmt: skip
     """The fastest launch of the bundled kernel for one step: what its launcher uses by default. num_splits: splits of
-    the longest request, instead of the fastest count (whole tiles may make them fewer)."""
+    the longest request, instead of the fastest count (whole tiles may make them fewer). any_rule: see `fastest`."""
     counts = None if num_splits is None else np.array([num_splits], dtype=np.int64)
-    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2, candidates=counts)
+    found = fastest(geo, gathered(batch), kv, gpu, calibration, l2=l2, candidates=counts, any_rule=any_rule)
     variant = found.variants[int(found.which[0])]
     return Tuning(
         splits=int(found.splits[0]),
         split_keys=int(found.split_keys[0]),
         tile_keys=variant.tile_keys,
-        rows=row_block(geo, batch.max_q_len),
+        rows=row_block(geo, batch.max_q_len, variant.warps),
         warps=variant.warps,
         stages=variant.stages,
         total_s=float(found.total_s[0]),

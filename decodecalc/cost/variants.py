@@ -12,6 +12,7 @@ from math import log2
 from typing import TYPE_CHECKING, NamedTuple
 
 from decodecalc.cost.calibration import Calibration, Values
+from decodecalc.cost.own_launch import in_warp_groups
 from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, Variant
 from decodecalc.engines.registry import traits_of
 from decodecalc.errors import InputError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 BUNDLED = "bundled"
 SPLIT, UNSPLIT = "split", "unsplit"  # paths of the bundled kernel
 WIDER_INTERPOLATED = 1.5  # an extrapolated variant's interval, against a measured one's
+OTHER_KERNEL = 100.0  # a block of warp groups runs another kernel: its times say nothing of the other's
 FURTHEST = 4.0  # latency is not moved further than by this ratio
 
 
@@ -128,6 +130,7 @@ def _distance(variant: Variant, wanted: Variant) -> float:
         + 1.5 * ratio(variant.head_dim + variant.head_dim_v, wanted.head_dim + wanted.head_dim_v)
         + 0.5 * (variant.layout != wanted.layout)
         + 4.0 * (variant.path != wanted.path)
+        + OTHER_KERNEL * (in_warp_groups(variant.warps) != in_warp_groups(wanted.warps))
         + 3.0 * ((variant.head_dim_v == 0) != (wanted.head_dim_v == 0))
         + (0.25 * ratio(variant.warps, wanted.warps) if wanted.warps else 0.0)
         + (0.1 * abs(variant.stages - wanted.stages) if wanted.stages else 0.0)

@@ -95,3 +95,16 @@ def test_a_choice_and_a_prediction_are_tables_in_a_notebook() -> None:
     assert said.to_frame()["total_s"].tolist() == [said.total_s]
     assert "s_opt" in found._repr_html_()
     assert "total_s" in said._repr_html_()
+
+
+def test_regret_compares_rules_on_one_kernel() -> None:
+    """Latents with many heads have a faster kernel on Hopper that runs whole tiles only: a rule that the other kernel
+    runs is held against that kernel's own best."""
+    geo, step, kv = dc.Geometry(128, 1, 576, 512, mla=True), dc.Batch.uniform(16, 8192), dc.KvCache("bf16", 64)
+    found = dc.choose(geo, step, kv=kv, gpu="h200", engines=["bundled", "flashmla"])
+    ours, flashmla = found.regrets
+    assert ours.regret == 1.0
+    assert ours.rule_s == found.total_s
+    assert flashmla.rule_s is not None
+    assert flashmla.rule_s > 2 * found.total_s
+    assert 1.0 <= (flashmla.regret or 0.0) < 1.1

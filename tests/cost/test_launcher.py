@@ -46,7 +46,8 @@ def problem(**more: Any) -> hook.Problem:
     """One request of 32 768 keys on a CPU."""
     values: dict[str, Any] = {
         "q_heads": 8, "kv_heads": 1, "head_dim": 128, "v_dim": 128, "mla": False, "seq_lens": (32_768,), "q_lens": (1,),
-        "kv_dtype": "bf16", "query_dtype": "bf16", "page_size": 16, "window": None, "device_index": None,
+        "kv_dtype": "bf16", "query_dtype": "bf16", "page_size": 16, "window": None,
+            "warp_groups": False, "device_index": None,
     }  # fmt: skip
     return hook.Problem(**{**values, **more})
 

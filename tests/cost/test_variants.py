@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from decodecalc.cost.calibration import parse_calibration
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.parameters import Variant
 from decodecalc.cost.variants import is_calibrated, kernel_of, on_path, resolve, tile_bytes, wanted_variant
 from decodecalc.geometry import Geometry
+from decodecalc.gpus import load_gpu
 from decodecalc.kvcache import KvCache
 
 WANTED = Variant("bundled", "bf16", 128, 128, 64, 16, 4, 3, "paged", "split")
@@ -67,3 +69,12 @@ def test_mla_counts_its_latent_once() -> None:
     mla = wanted_variant("bundled", Geometry(16, 1, 576, 512, mla=True), KvCache(), 64, 16)
     assert tile_bytes(mla) == 64 * 576 * 2
     assert wanted_variant("bundled", Geometry(16, 1, 192, 128), KvCache("fp8", 1), 64, 16).layout == "flat"
+
+
+def test_neither_kernel_lends_the_other_its_times() -> None:
+    """A latent's variant that was not measured is extrapolated from a block of its own kernel."""
+    calibration = load_calibration(gpu=load_gpu("h200"))
+    geo, kv = Geometry(64, 1, 576, 512, mla=True), KvCache("bf16", 64)
+    for tile, rows, warps in ((64, 64, 12), (64, 64, 8), (64, 32, 8), (32, 64, 4), (64, 16, 2)):
+        found = resolve(calibration, wanted_variant("bundled", geo, kv, tile, rows, warps, 2))
+        assert (found.used.warps == 12) == (warps == 12)

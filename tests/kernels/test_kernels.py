@@ -29,7 +29,7 @@ def test_lengths_around_tile_and_split_edges_match(problem, config, rule):
     problem([1, 15, 0, 16, 17, 255, 256, 257], q_heads=2, kv_heads=1, head_dim=16).check(SPLITS[rule](config))
 
 
-@pytest.mark.parametrize("page", [1, 3, 16, 64])
+@pytest.mark.parametrize("page", [1, 3, 16, 64, 256, 1072])
 def test_pages_of_any_size_match(problem, config, page):
     problem([100, 33], q_heads=4, kv_heads=2, page=page, head_dim=16).check(SPLITS["fixed count"](config))
 
@@ -41,7 +41,8 @@ def test_flat_index_list_matches_with_either_cache_layout(problem, config, page)
 
 @pytest.mark.parametrize(
     ("q_heads", "kv_heads", "rows", "rows_used"),
-    [(3, 3, 16, None), (7, 1, 16, None), (14, 2, 16, None), (14, 2, 16, 3), (71, 1, 32, None),
+    [(3, 3, 16, None), (5, 1, 16, None), (12, 2, 16, None), (12, 1, 16, None), (24, 1, 32, None), (7, 1, 16, None),
+     (14, 2, 16, None), (14, 2, 16, 3), (71, 1, 32, None),
      (40, 2, 16, None), (128, 1, 64, None)],
 )  # fmt: skip
 def test_group_sizes_match_with_any_row_blocking(problem, config, q_heads, kv_heads, rows, rows_used):
@@ -49,7 +50,9 @@ def test_group_sizes_match_with_any_row_blocking(problem, config, q_heads, kv_he
     problem([50, 5], q_heads=q_heads, kv_heads=kv_heads, head_dim=16).check(made)
 
 
-@pytest.mark.parametrize(("head_dim", "v_dim"), [(80, 80), (96, 96), (192, 128), (256, 256), (72, 72), (512, 512)])
+@pytest.mark.parametrize(
+    ("head_dim", "v_dim"), [(80, 80), (96, 96), (112, 112), (192, 128), (256, 256), (72, 72), (512, 512)]
+)
 def test_head_dims_that_are_no_power_of_two_or_differ_match(problem, config, head_dim, v_dim):
     made = config.fixed_count(2, unit=16, tile_keys=16, merge_dims=64)
     problem([40], head_dim=head_dim, v_dim=v_dim, q_heads=2, kv_heads=1).check(made)

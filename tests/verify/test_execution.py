@@ -84,6 +84,22 @@ def test_what_is_timed_is_our_own_launch_of_the_engine_s_splits():
     assert [getattr(run.launch, n) for n in names] == [getattr(run.timed, n) for n in names]
 
 
+def test_a_latent_on_warp_groups_runs_in_the_only_block_it_has():
+    latent = Geometry(128, 1, 576, 512, mla=True)
+    planned = plan("bundled", latent, Batch([4000, 100]), kv=KvCache(page_size=64), gpu=GPU)
+    run = execution_of(planned)
+    for config in (run.launch, run.timed):
+        assert (config.kernel, config.rows, config.tile_keys, config.warps, config.stages) == (
+            "mla_stage1",
+            64,
+            64,
+            12,
+            2,
+        )
+    stage1, *_ = predicted_kernels(planned, run)
+    assert (stage1.grid, stage1.threads) == (planned.stage1.grid, planned.stage1.threads)
+
+
 def test_what_the_kernel_cannot_run_says_why():
     latent = Geometry(128, 1, 576, 512, mla=True)
     irregular = plan("flashmla", latent, Batch([4000, 100]), kv=KvCache(page_size=64), gpu=GPU)

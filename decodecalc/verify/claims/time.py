@@ -141,12 +141,14 @@ def measure_sweep(trial: Trial) -> Sweep:
 
 def time_at(trial: Trial, choice: Any, splits: int, longest: int) -> Timed:
     """One point of the sweep: the chosen tile, warps and stages, splits of one size."""
+    from decodecalc.cost.launcher import kernel_of_block
     from decodecalc_kernels import LaunchConfig
     from decodecalc_kernels.blocks import merge_shape
 
     batch, geo = trial.plan.batch, trial.plan.geometry
     shape = {
         "tile_keys": choice.tile_keys, "rows": choice.rows, "warps": choice.warps or 4, "stages": choice.stages or 3,
+        "kernel": kernel_of_block(choice.warps or 4),
         "rows_used": min(choice.rows, batch.max_q_len * geo.group),
         "window_partition": "full" if geo.window is None else "window",
     }  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.verify.run.execution import Execution
+from decodecalc.verify.run.profile import ROLES
 
 DRAM_READ = "dram__bytes_read.sum"
 L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
@@ -94,7 +95,7 @@ def assign(rows: Sequence[dict[str, Any]], jobs: Sequence[tuple[str, LaunchPlan,
     """Assigns rows to cases: each stage 1 begins a case, and a merge belongs to the stage 1 before it."""
     groups: list[list[dict[str, Any]]] = []
     for row in rows:
-        if row["name"] == "stage1_kernel":
+        if ROLES.get(row["name"]) == "stage1":
             groups.append([row])
         elif groups:
             groups[-1].append(row)

@@ -34,11 +34,12 @@ def driver_blocks_per_sm(kernel: ObservedKernel) -> int | None:
 def _compiled(kernel: ObservedKernel) -> Any:
     import torch
 
-    from decodecalc_kernels.stage1 import stage1_kernel
+    from decodecalc_kernels.launch import stage1_kernels
 
-    caches = getattr(stage1_kernel, "device_caches", {})
-    cache = caches.get(torch.cuda.current_device())
-    variants = cache[0].values() if isinstance(cache, tuple) and cache and isinstance(cache[0], dict) else ()
+    variants: list[Any] = []
+    for function in stage1_kernels():
+        cache = getattr(function, "device_caches", {}).get(torch.cuda.current_device())
+        variants += cache[0].values() if isinstance(cache, tuple) and cache and isinstance(cache[0], dict) else ()
     for compiled in variants:
         metadata = getattr(compiled, "metadata", None)
         registers = getattr(compiled, "n_regs", None)

@@ -191,7 +191,7 @@ def _timed_shape(plan: LaunchPlan, tuning: KernelTuning) -> dict[str, Any]:
     """The bundled kernel's own rows, tile and grid, as the time model assumes them under any rule."""
     from decodecalc.cost.own_launch import row_block
 
-    rows = row_block(plan.geometry, plan.batch.max_q_len)
+    rows = row_block(plan.geometry, plan.batch.max_q_len, tuning.warps)
     shape = _shape(plan, tuning, rows, min(rows, plan.batch.max_q_len * plan.geometry.group), tuning.tile_keys)
     return {**shape, "idle_requests": 0}  # padding belongs to an engine's launch, not to its splits
 
@@ -199,9 +199,13 @@ def _timed_shape(plan: LaunchPlan, tuning: KernelTuning) -> dict[str, Any]:
 def _shape(plan: LaunchPlan, tuning: KernelTuning, rows: int, rows_used: int, tile: int) -> dict[str, Any]:
     """Tile, rows, warps and idle rows. Rows beyond those of the queries are left out: the blocks are the same, with
     less padding."""
-    from decodecalc.cost.launcher import stages_that_fit, warps_that_hold
+    from decodecalc.cost.launcher import kernel_of_block, stages_that_fit, warps_that_hold
+    from decodecalc.cost.own_launch import in_warp_groups, row_block
 
+    if in_warp_groups(tuning.warps):
+        rows = row_block(plan.geometry, plan.batch.max_q_len, tuning.warps)
     return {
+        "kernel": kernel_of_block(tuning.warps),
         "tile_keys": tile,
         "rows": rows,
         "rows_used": rows_used,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # Entry points of the bundled kernels -> role.
-ROLES = {"stage1_kernel": "stage1", "merge_kernel": "merge"}
+ROLES = {"stage1_kernel": "stage1", "mla_stage1_kernel": "stage1", "merge_kernel": "merge"}
 
 
 @dataclass(frozen=True)

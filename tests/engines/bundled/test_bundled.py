@@ -82,6 +82,68 @@ def test_wide_groups_take_several_row_blocks() -> None:
     assert found.stage1.grid == (2, 1, 4)
 
 
+LATENT_CACHE = dc.KvCache("bf16", 64)
+
+
+def latent(
+    heads: int, *, gpu: str = "h200", kv: dc.KvCache = LATENT_CACHE, q_len: int = 1, **options: Any
+) -> dc.LaunchPlan:
+    """The bundled kernel on 16 requests of a latent cache."""
+    geo = dc.Geometry(heads, 1, 576, 512, mla=True)
+    return dc.plan("bundled", geo, dc.Batch.uniform(16, 8192, q_len), kv=kv, gpu=gpu, **options)
+
+
+@pytest.mark.parametrize(
+    ("heads", "q_len", "row_blocks"), [(32, 1, 1), (64, 1, 1), (128, 1, 2), (16, 2, 1), (128, 4, 8)]
+)
+def test_latents_with_many_rows_run_on_hopper_s_warp_groups(heads: int, q_len: int, row_blocks: int) -> None:
+    """64 rows a block, 12 warps, whole tiles of 64 keys."""
+    found = latent(heads, q_len=q_len)
+    assert (found.stage1.name, found.stage1.threads) == ("mla_stage1_kernel", 384)
+    assert found.stage1.grid == (row_blocks, 16, found.splits.launched)
+    assert (found.tile_keys, found.block_rows, found.detail.warps, found.detail.stages) == (64, 64, 12, 2)
+    assert found.detail.split_keys % 64 == 0 or not found.is_split
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"heads": 16},
+        {"heads": 128, "gpu": "a100-sxm"},
+        {"heads": 128, "gpu": "b200-sxm"},
+        {"heads": 128, "kv": dc.KvCache("bf16", 16)},
+        {"heads": 128, "kv": dc.KvCache("fp8", 64)},
+        {"heads": 128, "split_keys": 500},
+        {"heads": 128, "tile_keys": 32},
+        {"heads": 128, "split_policy": "vllm-triton-mla"},
+    ],
+    ids=str,
+)
+def test_other_latents_run_the_kernel_for_everything(other: dict[str, Any]) -> None:
+    """Few rows, another GPU, smaller pages, bytes, cut tiles or another engine's rule."""
+    found = latent(**other)
+    assert found.stage1.name == "stage1_kernel"
+    assert found.detail.warps in (1, 2, 4, 8)
+
+
+def test_an_array_may_mix_both_kernels() -> None:
+    """16 heads with one and with two query tokens: each step is what its plan is."""
+    policy, gpu = load_policy("bundled"), dc.load_gpu("h200")
+    geo = dc.Geometry(16, 1, 576, 512, mla=True)
+    sweep = Batches.uniform(np.array([16, 16]), np.array([8192, 8192]), np.array([1, 2]))
+    found = policy.launches(geo, sweep, LATENT_CACHE, gpu, policy.options_type(), policy.version())
+    stages = [k for k in found.kernels if k.role == "stage1"]
+    assert [k.name for k in stages] == ["stage1_kernel", "mla_stage1_kernel"]
+    for n, q_len in enumerate((1, 2)):
+        one = latent(16, q_len=q_len)
+        (name,) = (k.name for k in stages if k.when[n])
+        assert (name, found.launched[n], found.detail.warps[n]) == (
+            one.stage1.name,
+            one.splits.launched,
+            one.detail.warps,
+        )
+
+
 def test_the_array_rule_is_the_scalar_rule() -> None:
     """Splits of a swept array equal each plan's."""
     policy, gpu, kv = load_policy("bundled"), dc.load_gpu("h200"), dc.KvCache()
