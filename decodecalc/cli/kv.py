@@ -118,7 +118,8 @@ def command(
             raise InputError(f"{name} must be from 0 to {MOST_GIB}, not {gib}")
     if stored is not None and stored not in LINEAR_BYTES:
         raise UnknownNameError("storage of weights", stored, LINEAR_BYTES)
-    for name, value in (("--dcp", dcp), ("--pp", pp)):
+    degrees = tp if isinstance(tp, tuple) else (tp,)
+    for name, value in (("--tp", min(degrees)), ("--dcp", dcp), ("--pp", pp)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
     contexts = tuple(parse_counts(context, "--context", 1000)) if context else None
