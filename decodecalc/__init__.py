@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
     from decodecalc.launch.plan import Gate, KernelLaunch, LaunchPlan, Splits
     from decodecalc.models import LayerGroup, Model, RankModel, load_model, zoo_names
+    from decodecalc.plot.drawing import Drawn, figure
     from decodecalc.sweeps.axes import Axes
     from decodecalc.sweeps.run import sweep
     from decodecalc.tables.table import Table
@@ -54,6 +55,7 @@ _HOME = {
     "Calibration": "decodecalc.cost.calibration",
     "Choice": "decodecalc.cost.choice",
     "DecodecalcError": "decodecalc.errors",
+    "Drawn": "decodecalc.plot.drawing",
     "Gate": "decodecalc.launch.plan",
     "GateError": "decodecalc.errors",
     "Gather": "decodecalc.geometry",
@@ -87,6 +89,7 @@ _HOME = {
     "choose": "decodecalc.cost.choice",
     "detect_gpu": "decodecalc.gpus",
     "engine_names": "decodecalc.engines",
+    "figure": "decodecalc.plot.drawing",
     "gpu_names": "decodecalc.gpus",
     "load_calibration": "decodecalc.cost.load",
     "load_gpu": "decodecalc.gpus",
@@ -113,6 +116,7 @@ __all__ = [
     "Calibration",
     "Choice",
     "DecodecalcError",
+    "Drawn",
     "Gate",
     "GateError",
     "Gather",
@@ -147,6 +151,7 @@ __all__ = [
     "choose",
     "detect_gpu",
     "engine_names",
+    "figure",
     "gpu_names",
     "load_calibration",
     "load_gpu",

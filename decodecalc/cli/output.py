@@ -63,8 +63,7 @@ def emit_with_page(
 def emit_several(
     found: tuple[Table, Sequence[tuple[Model | None, Gpu | None]]], format: str, output: str | None, html: str | None
 ) -> None:
-    """`emit_with_page` for one table of several scenarios, beside the model and the GPU of each. Its page then has no
-    figure, since figures compare engines and not scenarios."""
+    """`emit_with_page` for one table of several scenarios, beside the model and the GPU of each."""
     table, about = found
     if html is not None:
         from decodecalc.plot.pages import figures_of
@@ -72,8 +71,7 @@ def emit_several(
 
         table = _sorted(table)
         check_outputs(html, output)
-        figures = figures_of(table) if len(about) == 1 else []
-        write_text(table_page(table, typed(), figures, about=about), html)
+        write_text(table_page(table, typed(), figures_of(table), about=about), html)
     emit(table, format, output)
 
 

@@ -7,25 +7,55 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decodecalc.engines.registry import SERVED
-from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.errors import InputError, UnknownNameError, check_type
 from decodecalc.plot.canvas import Look, canvas
 from decodecalc.plot.figures import FIGURES, load_figure
 from decodecalc.plot.series import Row, scenario
+from decodecalc.plot.style import figure_bytes
 from decodecalc.request import Request, combinations, resolve, said
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A figure and what is behind it."""
+    """A figure and what is behind it. It shows itself in a notebook."""
 
     fig: Figure
+    """The matplotlib figure."""
     rows: list[Row]
+    """The data that it shows, as plain values with a unit in each name."""
     requests: list[Request]
+    """What was asked: one for each model, GPU and tensor-parallel degree."""
     said: list[str]
     """Sentences: the defaults that were used, warnings, and everything that was asked for and is not drawn."""
+
+    @property
+    def axes(self) -> list[Axes]:
+        """The matplotlib axes of its panels, to change what it shows."""
+        return list(self.fig.axes)
+
+    def to_frame(self) -> Any:
+        """The rows as a pandas DataFrame. pandas is imported here."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def _repr_png_(self) -> bytes:
+        return figure_bytes(self.fig, "png")
+
+
+def figure(name: str, **words: Any) -> Drawn:
+    """One of the figures of `decodecalc plot`: `figure("occupancy", model="llama3-8b", tp=8)`.
+
+    words: the command's options with underscores; lists may be given as lists, `size` is slide, page or column,
+    `dark` is for dark ground, and `title` replaces the question. Raises InputError for a figure or a word that there
+    is not, and where not everything that was asked for can be drawn.
+    """
+    check_type("name", name, str, f"one of {', '.join(FIGURES)}")
+    return draw_words(name, words)
 
 
 def draw_words(figure: str, words: Mapping[str, Any]) -> Drawn:

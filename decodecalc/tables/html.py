@@ -15,6 +15,7 @@ from typing import Any
 
 from decodecalc._version import __version__
 from decodecalc.safetext import plain
+from decodecalc.tables.glossary import meanings
 from decodecalc.tables.svg import inline
 from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table
 from decodecalc.tables.text import counted
@@ -141,21 +142,19 @@ def page(
     *,
     answer: str = "",
     mark: str = "",
-    words: Mapping[str, str] | None = None,
     origin: Origin | None = None,
 ) -> str:
-    """The page. answer: the sentence in the box; mark: GOOD, OFF or BAD colours it; words: the meaning of headings of
-    tables, of which those that the page has are explained."""
-    known = words or {}
+    """The page. answer: the sentence in the box; mark: GOOD, OFF or BAD colours it. The headings of tables are
+    explained as `decodecalc glossary` explains them."""
     body = [f"<h1>{_text(title)}</h1>"]
     if answer:
         symbol = f"{SYMBOLS[mark]} " if mark else ""
         body.append(f'<p class="answer{f" {mark}" if mark else ""}">{symbol}{_text(answer)}</p>')
     drawn = 0
     for section in sections:
-        body += _section(section, known, drawn)
+        body += _section(section, drawn)
         drawn += len(section.figures)
-    body += _meanings(sections, known) + _origin(origin or Origin())
+    body += _meanings(sections) + _origin(origin or Origin())
     body.append(f"<footer>decodecalc {_text(__version__)}</footer>")
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -165,11 +164,11 @@ def page(
     return head + "\n".join(body) + "\n</body></html>\n"
 
 
-def _section(section: Section, words: Mapping[str, str], drawn: int) -> list[str]:
+def _section(section: Section, drawn: int) -> list[str]:
     out = [f"<h2>{_text(section.title)}</h2>"] if section.title else []
     out += [_figure(figure, f"f{drawn + n}-") for n, figure in enumerate(section.figures)]
     if section.table is not None:
-        out += _table(section.table, words)
+        out += _table(section.table)
     out += [_details(block) for block in section.details]
     return out
 
@@ -187,11 +186,10 @@ def _figure(figure: Figure, prefix: str) -> str:
     return f"<figure>{title}{inline(figure.svg, prefix, caption)}<figcaption>{caption}</figcaption></figure>"
 
 
-def _meanings(sections: Sequence[Section], words: Mapping[str, str]) -> list[str]:
+def _meanings(sections: Sequence[Section]) -> list[str]:
     """The legend of the headings that the page has: a phone has no pointer to hold over a word."""
-    titles = [c.title for s in sections if s.table is not None and s.table.rows for c in s.table.shown_columns()]
-    pairs = [(title, words[title]) for title in dict.fromkeys(titles) if title in words]
-    return [_details(Details("What the words mean", pairs=pairs))] if pairs else []
+    pairs = [pair for s in sections if s.table is not None and s.table.rows for pair in meanings(s.table).items()]
+    return [_details(Details("What the words mean", pairs=list(dict.fromkeys(pairs))))] if pairs else []
 
 
 def _origin(origin: Origin) -> list[str]:
@@ -201,10 +199,10 @@ def _origin(origin: Origin) -> list[str]:
     return out + ([f"<dl>{pairs}</dl>"] if pairs else [])
 
 
-def _table(table: Table, words: Mapping[str, str]) -> list[str]:
+def _table(table: Table) -> list[str]:
     heading = [_HINT.sub("", line) for line in table.heading]
     out = [f"<p{_class('dim' if n else '')}>{_text(line)}</p>" for n, line in enumerate(heading)]
-    rows = table.shown_rows()
+    rows, words = table.shown_rows(), meanings(table)
     if rows:
         columns, same = _told_apart(table.shown_columns(), rows)
         out += [f'<p class="dim">In every row: {_text(", ".join(same))}.</p>'] if same else []

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "grid": ("grid", "--model", "llama3-8b", "--tp", "8"),
     "grid-many": ("grid", "--model", "llama3-8b", "--batch", "1:64:1", "--engine", "vllm-triton"),
     "grid-groups": ("grid", "--model", "gemma3-27b", "--engine", "flash-attention-3,vllm-triton", "--batch", "1,4"),
+    "grid-gpus": ("grid", "--model", "llama3-8b,llama3-70b", "--gpu", "h100,a100", "--engine", "vllm-triton"),
     "predict": ("predict", "--model", "llama3-8b", "--gpu", "h200", "--engine", "all", "--kernel", "both"),
     "choose": ("choose", "--model", "llama3-70b", "--tp", "8", "--gpu", "h200", "--context", "32k"),
     "choose-curve": ("choose", "--model", "llama3-70b", "--tp", "8", "--gpu", "h200", "--curve"),

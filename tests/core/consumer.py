@@ -82,6 +82,8 @@ def tables(plan: dc.LaunchPlan, prediction: dc.Prediction) -> Any:
     table: dc.Table = dc.table("grid", model="llama3-8b", tp=8)
     audit: dc.Audit = dc.audit("trace.json.gz", model="llama3-8b", seq_lens=[2048])
     report: dc.Report = dc.read_report("verify.json")
-    frames = [value.to_frame() for value in (table, audit, report)]
+    drawn: dc.Drawn = dc.figure("occupancy", model="llama3-8b", tp=8)
+    frames = [value.to_frame() for value in (table, audit, report, drawn)]
     assert frames
+    assert drawn.axes
     return prediction.to_frame(), plan.to_frame(), prediction._repr_html_(), plan.to_dict()

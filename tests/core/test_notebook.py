@@ -39,6 +39,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "Batch": lambda: BATCH,
     "Calibration": lambda: dc.load_calibration(gpu="h200"),
     "Choice": lambda: dc.choose(GEO, BATCH, gpu="h200"),
+    "Drawn": lambda: dc.figure("occupancy", model="llama3-8b", tp=8),
     "Gate": lambda: plan().gates[0],
     "Gather": sparse,
     "Geometry": lambda: GEO,
@@ -95,6 +96,11 @@ def test_every_public_value_is_a_table_in_a_notebook(name: str) -> None:
     """It shows a table whose rows are alike, and becomes a frame with at least one row."""
     value = EXAMPLES[name]()
     assert type(value) is getattr(dc, name)
+    if name == "Drawn":  # a picture
+        assert value._repr_png_().startswith(b"\x89PNG")
+        assert all(ax.figure is value.fig for ax in value.axes)
+        assert len(value.to_frame()) == len(value.rows)
+        return
     cells = Cells()
     cells.feed(value._repr_html_())
     assert cells.open == []

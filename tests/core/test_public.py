@@ -108,6 +108,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "step of a list": lambda: dc.step("llama3-8b", [128]),
     "audit of a number": lambda: dc.audit(3),
     "report of a number": lambda: dc.read_report(3),
+    "figure of a number": lambda: dc.figure(3),
     "table of a number": lambda: dc.table(3),
     "sweep of a dict": lambda: list(dc.sweep({})),
     "load_model of a number": lambda: dc.load_model(3),

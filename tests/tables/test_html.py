@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decodecalc.tables.glossary import meaning
 from decodecalc.tables.html import Details, Figure, Origin, Section, page
 from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table
 
@@ -70,7 +72,6 @@ def one(value: str, answer: str = "") -> str:
         [Section(value, table, [Details(value, [value], [(value, value)])], [Figure(SVG, value, value)])],
         answer=answer or value,
         mark=GOOD,
-        words={value: value},
         origin=Origin(value, [(value, value)]),
     )
 
@@ -80,7 +81,7 @@ def test_a_page_shows_its_parts_and_fetches_nothing() -> None:
     elsewhere, images or addresses."""
     text = one("launch", "passed: all")
     found = checked(text)
-    wanted = {"h1", "h2", "table", "details", "summary", "dl", "ul", "style", "svg", "figcaption", "pre", "abbr"}
+    wanted = {"h1", "h2", "table", "details", "summary", "dl", "ul", "style", "svg", "figcaption", "pre"}
     assert wanted <= set(found.seen)
     assert not {"script", "link", "img", "iframe"} & set(found.seen)
     assert "passed: all" in "".join(found.text)
@@ -164,3 +165,15 @@ def test_any_text_stays_text(value: str) -> None:
     """Whatever a name holds, it opens no tag."""
     plain = set(checked(one("launch")).seen)
     assert set(checked(one(value + "<b onclick='x'>&amp;</td></table><script>")).seen) == plain
+
+
+def test_headings_are_explained_by_the_glossary() -> None:
+    """A heading carries its definition, which a legend repeats for phones; one without a definition stands as it is."""
+    columns = [Column("a", "S*"), Column("b", "<b>mine</b>")]
+    text = page("t", [Section("", Table("grid", {}, [{"a": 1, "b": 2}], columns))])
+    told = meaning("S*", "grid")
+    assert told is not None
+    assert f'<abbr title="{escape(told)}">S*</abbr>' in text
+    legend = text.partition("<summary>What the words mean</summary>")[2].partition("</details>")[0]
+    assert f"<dt>S*</dt><dd>{escape(told)}</dd>" in legend
+    assert '<th class="right">&lt;b&gt;mine&lt;/b&gt;</th>' in text
