@@ -326,7 +326,7 @@ class _Part:
         if not rates.warm or not EDGE[0] < share < EDGE[1]:
             return total_s, total_s
         found = [replace(self, rates=rates._replace(l2_capacity_bytes=size)) for size in (1e30, 1.0)]
-        hit, missed = (sum(float(getattr(part.terms(), name)[0]) for name in Terms._fields) for part in found)
+        hit, missed = (float(np.asarray(part.terms().total_s).reshape(-1)[0]) for part in found)
         return min(hit, total_s), max(missed, total_s)
 
     def _bodies(self) -> Bodies:
