@@ -146,6 +146,8 @@ def _engines(
     found.save(target)
     run.forget()
     return found
+
+
 def _collectives(output: str) -> None:
     """One process of torchrun; the first writes the file."""
     from decodecalc.calibrate.collectives import calibrate_collectives, check_ranks
