@@ -80,7 +80,6 @@ def tiny_steps() -> list[Step]:
     return [
         Step("4/2", Geometry(4, 2, 32), 3, 64, 20),
         Step("4/1", Geometry(4, 1, 32), 2, 32, 17),
-        Step("mla 16", load_model("deepseek-v3").shard(8).layer_groups[0].geometry, 2, 128, 20),
     ]
 
 
