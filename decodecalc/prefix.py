@@ -17,7 +17,7 @@ WHOLE, PREFIX, SUFFIX = "whole", "prefix", "suffix"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepPart:
     """One of the launches that serve a step whose requests share a prefix."""
 
     name: str
@@ -44,7 +44,7 @@ def check_prefix(geo: Geometry, batch: Batch, keys: int) -> None:
         )
 
 
-def parts(geo: Geometry, batch: Batch, keys: int, folds: bool = False) -> tuple[Part, ...]:
+def parts(geo: Geometry, batch: Batch, keys: int, folds: bool = False) -> tuple[StepPart, ...]:
     """The launches of a step whose requests share their first `keys` keys; with 0 keys just the whole step.
 
     folds: the kernel takes the query tokens of all requests as further heads of one token, because its mask is causal;
@@ -55,11 +55,13 @@ def parts(geo: Geometry, batch: Batch, keys: int, folds: bool = False) -> tuple[
     [('prefix', (512,), (4,)), ('suffix', (488, 488, 488, 488), (1, 1, 1, 1))]
     """
     if keys == 0:
-        return (Part(WHOLE, geo, batch),)
+        return (StepPart(WHOLE, geo, batch),)
     check_prefix(geo, batch, keys)
     tokens = batch.query_tokens
     if folds and geo.q_heads * tokens > MAX_HEADS:
         raise InputError(f"{tokens} query tokens of {geo.q_heads} heads are more than the {MAX_HEADS} rows of a prefix")
     layer = replace(geo, q_heads=geo.q_heads * tokens) if folds else geo
     shared = Batch([keys], 1 if folds else tokens)
-    return Part(PREFIX, layer, shared), Part(SUFFIX, geo, Batch([n - keys for n in batch.seq_lens], batch.q_lens))
+    return StepPart(PREFIX, layer, shared), StepPart(
+        SUFFIX, geo, Batch([n - keys for n in batch.seq_lens], batch.q_lens)
+    )

@@ -417,7 +417,7 @@ class _Asked:
                 f"through each of them."
             )
         if self.share is not None and self.gpu.interconnect_bytes_per_s_per_direction is not None:
-            label = shipped_collectives().label(self.gpu, self.share.ranks)
+            label = shipped_collectives(self.gpu, self.share.ranks).label(self.gpu, self.share.ranks)
             notes.append(
                 f"Times of layers hold the exchange between {self.share.ranks} ranks; its collectives: {label}."
             )

@@ -41,7 +41,14 @@ if TYPE_CHECKING:
 @click.option(
     "--device-index", type=int, default=0, show_default=True, help="The index of the GPU to measure in this machine."
 )
-def command(output: str, engine: str | None, seconds: float, times: str | None, device_index: int) -> None:
+@click.option(
+    "--collectives",
+    is_flag=True,
+    help="Measure the collectives between several GPUs of one machine instead, for --dcp. Start it with torchrun.",
+)
+def command(
+    output: str, engine: str | None, seconds: float, times: str | None, device_index: int, collectives: bool
+) -> None:
     """Measure every parameter of the time model on this GPU, each with its own microbenchmark.
 
     With --engine the kernels of installed engines are timed instead, on many decode steps, and their parameters are
@@ -63,6 +70,11 @@ def command(output: str, engine: str | None, seconds: float, times: str | None, 
         raise InputError("--engine is empty")
     if times and engine is None:
         raise InputError("--times keeps the timed launches of engines: give --engine too")
+    if collectives:
+        if engine is not None:
+            raise InputError("--collectives measures no engine: leave --engine out")
+        _collectives(output)
+        return
     if names != ["all"]:
         for name in names:
             subject_of(name)
@@ -134,3 +146,18 @@ def _engines(
     found.save(target)
     run.forget()
     return found
+
+
+def _collectives(output: str) -> None:
+    """One process of torchrun; the first writes the file."""
+    from decodecalc.calibrate.collectives import calibrate_collectives, check_ranks
+    from decodecalc.gpus import detect_gpu
+    from decodecalc.verify.run.device import open_device
+    from decodecalc.verify.session.ranks import Ranks
+
+    ranks = Ranks.from_environment()
+    check_ranks(ranks)
+    device = open_device("cuda", ranks.local)
+    rows = calibrate_collectives(ranks, device, detect_gpu(ranks.local), output)
+    if ranks.is_first:
+        click.echo(f"wrote {output}: {rows} times of collectives between {ranks.world} {device.name}", err=True)

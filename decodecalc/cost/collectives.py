@@ -15,7 +15,8 @@ NVLink domain are outside the model.
 
 File format (schema `decodecalc/collectives/1`): `gpu` (identity and link), `date`, `protocol`, `source`, and `rows` of
 `kind`, `ranks`, `buffer_bytes` and `seconds`; further keys of a row are notes. `decodecalc calibrate --collectives`
-writes one.
+writes one. The package holds its own in `data/collectives_*.json`, and takes the one that covers the GPU and the ranks,
+or else the nearest (`shipped_collectives`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from decodecalc.kvcache import KvCache
 
 SCHEMA = "decodecalc/collectives/1"
-SHIPPED = "collectives_h200.json"
 MAX_FILE_BYTES = 4 << 20
 MOST_ROWS = 10_000
 _DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
@@ -130,7 +130,7 @@ def exchange_time(
     l2_bytes_per_s: the rate at which the kernels around the collectives move their bytes, which the L2 holds. times
     None takes the shipped ones. InputError where the GPU's link is not known.
     """
-    known = times or shipped_collectives()
+    known = times or shipped_collectives(gpu, found.ranks)
     link = gpu.need("interconnect_bytes_per_s_per_direction")
     collectives: Any = 0.0
     for collective in found.collectives:
@@ -152,11 +152,21 @@ def layer_exchange_s(geo: Geometry, kv: KvCache, gpu: Gpu, tokens: int, l2_bytes
     return 0.0 if found is None else float(exchange_time(found, gpu, l2_bytes_per_s).total_s)
 
 
+def shipped_collectives(gpu: Gpu | None = None, ranks: int = 2) -> CollectiveTimes:
+    """The package's times for so many of these GPUs: those of this GPU before another's, and of these those for the
+    nearest number of ranks."""
+    name = None if gpu is None else gpu.table_name
+    return min(_shipped(), key=lambda known: (known.gpu.get("table_name") != name, abs(known.ranks - ranks)))
+
+
 @cache
-def shipped_collectives() -> CollectiveTimes:
-    """The times that the package holds."""
-    with open(os.path.join(_DATA, SHIPPED), encoding="utf-8") as file:
-        return parse_collectives(json.load(file), f"shipped {SHIPPED}")
+def _shipped() -> tuple[CollectiveTimes, ...]:
+    found = []
+    for name in sorted(os.listdir(_DATA)):
+        if name.startswith("collectives_"):
+            with open(os.path.join(_DATA, name), encoding="utf-8") as file:
+                found.append(parse_collectives(json.load(file), f"shipped {name}"))
+    return tuple(found)
 
 
 def load_collectives(path: str | os.PathLike[str]) -> CollectiveTimes:

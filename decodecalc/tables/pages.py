@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decodecalc._version import __version__
-from decodecalc.tables.glossary import meanings
 from decodecalc.tables.html import Figure, Origin, Section, page
 from decodecalc.tables.table import Table
 from decodecalc.units import human_rate
@@ -30,7 +29,7 @@ def table_page(
     shown = replace(table, heading=heading[1:])
     section = Section("", shown, figures=figures)
     origin = Origin(command, origin_of(table, about))
-    return page(title, [section], answer=table.answer, words=meanings(table), origin=origin)
+    return page(title, [section], answer=table.answer, origin=origin)
 
 
 def origin_of(table: Table, about: Sequence[tuple[Model | None, Gpu | None]]) -> list[tuple[str, str]]:

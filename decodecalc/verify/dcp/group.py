@@ -157,9 +157,11 @@ class ProcessRanks:
         return found
 
     def close(self) -> None:
-        """Ends the process group."""
+        """Ends the process group, when all processes have come so far: one that leaves early breaks its peers'
+        connections."""
         import torch.distributed as dist
 
+        self.collect(None)
         dist.destroy_process_group()
 
 
