@@ -1,6 +1,6 @@
 """Calibrations of nine GPUs from published decode-attention timings, and how good they are.
 
-    python -m benchmarks.fit_public                      # all GPUs: about twenty minutes on two cores
+    python -m benchmarks.fit_public                      # all GPUs: about ten minutes on two cores
     python -m benchmarks.fit_public --gpus l40s --output /tmp/out
 
 Writes `fitted_<gpu>.json` for every GPU to decodecalc/data and, once all nine are fitted, the report reports/public-
@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.public.calibrations import calibration_of
-from benchmarks.public.judge import Judged, fp8_signs, left_out
+from benchmarks.public.judge import Judged, fp8_signs, left_out, windowed
 from benchmarks.public.report import write_report
 from benchmarks.public.rows import Rows, plan_table, read_table
 from benchmarks.public.table_fit import MOST_OF_PEAK, fit_table, sustained_rate
 from benchmarks.public.tables import GPUS, TABLES, Table
 from benchmarks.public.wheel import tables_folder
-from decodecalc.gpus import load_gpu
+from decodecalc.gpus import Gpu, load_gpu
 
 DATA = Path("decodecalc") / "data"
 
@@ -46,9 +46,8 @@ def fit_gpu(root: Path, output: Path, folder: str) -> None:
         columns = read_table(root, folder, table)
         if columns is None or (table.sms and gpu.sm not in table.sms):
             continue
-        name = f"{table.framework} {table.source}, {table.policy}"
         for dtype, rows, refused in plan_table(columns, table, gpu):
-            where = {"gpu": gpu.name, "kernel": name, "dtype": dtype}
+            where = {"gpu": gpu.name, "kernel": table.name, "dtype": dtype}
             skipped += [{**where, "rows": n, "why": f"the policy refuses: {code}"} for code, n in refused.items()]
             if rows is None:
                 continue
@@ -58,14 +57,28 @@ def fit_gpu(root: Path, output: Path, folder: str) -> None:
                 skipped.append({**where, "rows": len(rows.measured_s), "why": why})
             else:
                 planned.append((table, rows))
-    hbm = min(max(sustained_rate(rows, gpu) for _, rows in planned), MOST_OF_PEAK * peak)
-    judged = []
+    rates = [sustained_rate(rows, gpu) for table, rows in planned if table.kind == "attention"]
+    hbm = min(max(rates), MOST_OF_PEAK * peak)
+    judged: list[Judged] = []
     for table, rows in planned:
         judged.append(Judged.of(fit_table(rows, gpu, table, hbm), rows, gpu))
         numbers = judged[-1].held_out()
         print(gpu.name, judged[-1].name, rows.dtype, f"{100 * numbers['mean']:.1f} %", file=sys.stderr, flush=True)
     calibration_of(gpu, [(j.fit, j.residual) for j in judged]).save(output / f"fitted_{gpu.name}.json")
-    (root / f"judged_{gpu.name}.pickle").write_bytes(pickle.dumps((judged, skipped)))
+    (root / f"judged_{gpu.name}.pickle").write_bytes(
+        pickle.dumps((judged, skipped, windows(root, folder, judged, gpu)))
+    )
+
+
+def windows(root: Path, folder: str, judged: Sequence[Judged], gpu: Gpu) -> list[dict[str, Any]]:
+    """How good the fits are on the same tables' layers with a window."""
+    found = []
+    for one in judged:
+        columns = read_table(root, folder, one.fit.table)
+        for dtype, rows, _ in plan_table(columns or {}, one.fit.table, gpu, windows=True):
+            if dtype == one.fit.dtype and rows is not None:
+                found.append(windowed(one.fit, rows, gpu))
+    return [row for row in found if row is not None]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,13 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("no report: some GPUs were never fitted", file=sys.stderr)
         return
     results = [pickle.loads(path.read_bytes()) for path in kept]
-    judged = [one for found, _ in results for one in found]
-    skipped = [one for _, missed in results for one in missed]
+    judged = [one for found, _, _ in results for one in found]
     report = {
         "held_out": [one.held_out() for one in judged],
         "left_out": list(left_out(judged)),
         "fp8_signs": list(fp8_signs(judged)),
-        "not_fitted": skipped,
+        "windowed": [row for _, _, windowed in results for row in windowed],
+        "not_fitted": [row for _, skipped, _ in results for row in skipped],
     }
     (args.reports / "public-fit.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     write_report(report, args.reports)

@@ -166,6 +166,16 @@ class Serving(Shown):
     """What a user should know, in whole sentences."""
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the shown times come from: the label of every kernel's own calibration, and the word for its numbers
+        where they are another variant's."""
+        shown = [one.layer for load in self.loads for one in load.launches]
+        found = dict.fromkeys(
+            p.calibration if p.calibration.startswith(p.numbers) else f"{p.numbers}, {p.calibration}" for p in shown
+        )
+        return tuple(found) or (self.calibration.label,)
+
+    @property
     def refused(self) -> Resolution | None:
         """The first answer with which the server does not start."""
         return next((one.answer for one in self.layers if one.answer.refused is not None), None)
@@ -200,7 +210,7 @@ class Serving(Shown):
             "context": self.context,
             "fitting_sequences": self.fitting,
             "advice": [{"flag": a.flag, "why": a.why, "saves_s": a.saves_s} for a in self.advice],
-            "calibration": self.calibration.label,
+            "calibration": "; ".join(self.sources),
             "notes": list(self.notes),
         }
 

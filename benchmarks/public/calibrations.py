@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from benchmarks.public.physics import LAUNCH_BLOCK_S, LAUNCH_GRAPH_S, curves, l2_capacity, tile_bytes
+from benchmarks.public.physics import (
+    IO_SHARE,
+    LAUNCH_BLOCK_S,
+    LAUNCH_GRAPH_S,
+    MERGE_ROWS,
+    MERGE_SPLITS,
+    curves,
+    l2_capacity,
+    merge_table,
+    tile_bytes,
+)
 from benchmarks.public.table_fit import Kernel, Key, TableFit
 from benchmarks.public.tables import PACKAGE, VERSION
 from decodecalc.cost.calibration import Calibration, Values
@@ -88,7 +98,6 @@ def _values(found: TableFit, key: Key, kernel: Kernel, residual: float, gpu: Gpu
     blocks, latency, start = curves(gpu, kernel.slots_per_sm, own, size, missed=True)
     p, transfer = shared["exponent"], size / shared["hbm_bytes_per_s"]
     tau = tuple((alone**p + (k * transfer) ** p) ** (1 / p) for k, alone in zip(blocks, latency))
-    merge = tuple(shared["merge_s"] + splits * shared["merge_state_s"] for splits in (1.0, 257.0))
     note = f"{found.table.framework} {found.table.source}, {kernel.rows} rows"
     values = (
         Parameter("slots_per_sm", float(kernel.slots_per_sm), FITTED, note=note),
@@ -97,9 +106,10 @@ def _values(found: TableFit, key: Key, kernel: Kernel, residual: float, gpu: Gpu
         *(_number(name, start) for name in STARTS),
         _number("refill_s", own["refill_s"]),
         _number("t_row_s", own["row_s"]),
-        _number("merge_rows", (1.0, 2.0)),
-        _number("merge_splits", (1.0, 257.0)),
-        _number("merge_s", merge * 2),
+        _number("io_share", IO_SHARE),
+        _number("merge_rows", MERGE_ROWS),
+        _number("merge_splits", MERGE_SPLITS),
+        _number("merge_s", merge_table(shared)),
         _number("overlap_exponent", p),
         _number("hbm_sustained_bytes_per_s", shared["hbm_bytes_per_s"]),
         _number("l2_bytes_per_s", shared["l2_bytes_per_s"]),

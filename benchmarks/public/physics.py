@@ -7,7 +7,8 @@ curves are drawn from these, each within bounds that physics sets. `OF_TABLE` be
 * a tile of B bytes takes a lone block `tile_s` + B / `block_bytes_per_s`, and `miss_s` more when the L2 does not hold
   it; m blocks of one SM share its port, so that a tile never takes less than m x B / `sm_bytes_per_s`;
 * a start takes `start_s` for a lone block and `start_full_s` more when all slots start together;
-* a merge takes `merge_s`, and `merge_state_s` for each state of a row;
+* a merge takes `merge_s`, and `merge_state_s` for each state of a row, which are added up in turn; all SMs together
+  take `merge_row_s` for a row and `merge_each_s` for each of its states more;
 * `operation_s` and what it moves at `moved_bytes_per_s`, and where the backend copies its outputs and queries `copy_s`
   and `gather_s`, are the rest of the published operation. They belong to the table and to no prediction of the kernel
   alone.
@@ -35,6 +36,8 @@ _OF_TABLE: dict[str, tuple[float, float, float]] = {
     "moved_bytes_per_s": (2e12, 1e11, 1e13),
     "merge_s": (2e-6, 5e-7, 10e-6),
     "merge_state_s": (3e-8, 1e-10, 1e-6),
+    "merge_row_s": (3e-11, 1e-12, 5e-9),
+    "merge_each_s": (3e-11, 1e-12, 5e-9),
     "exponent": (3.0, 1.0, 12.0),
     "l2_bytes_per_s": (4e12, 5e11, 3e13),
     "l2_share": (0.7, 0.3, 1.0),
@@ -66,8 +69,10 @@ def bounds(gpu: Gpu) -> tuple[Any, Any]:
     return table(_OF_TABLE), table(_OF_VARIANT)
 
 
+MERGE_ROWS, MERGE_SPLITS = (1.0, 4097.0), (1.0, 257.0)
 LAUNCH_GRAPH_S = 0.5e-6
 LAUNCH_BLOCK_S = 0.6e-9
+IO_SHARE = 1.0  # queries are read and outputs written beside the keys
 
 
 def tile_bytes(head_dim: int, head_dim_v: int, tile_keys: int, dtype: str) -> float:
@@ -94,7 +99,6 @@ def curves(
 def rates_of(gpu: Gpu, slots_per_sm: int, values: Mapping[str, float], size: float, missed: bool) -> Rates:
     """The model's rates, with every tile read from memory or none."""
     blocks, latency, start = curves(gpu, slots_per_sm, values, size, missed)
-    merge, step = values["merge_s"], values["merge_state_s"]
     return Rates(
         sm_count=gpu.sm_count,
         slots=gpu.sm_count * slots_per_sm,
@@ -111,12 +115,24 @@ def rates_of(gpu: Gpu, slots_per_sm: int, values: Mapping[str, float], size: flo
         blocks=blocks,
         latency_s=latency,
         starts_s=(start,) * len(START_TILES),
-        merge_rows=(1.0, 2.0),
-        merge_splits=(1.0, 257.0),
-        merge_s=(merge + step, merge + 257 * step) * 2,
+        merge_rows=MERGE_ROWS,
+        merge_splits=MERGE_SPLITS,
+        merge_s=merge_table(values),
         warm=True,
         half_width=0.0,
         half_width_ragged=0.0,
+        io_share=IO_SHARE,
+    )
+
+
+def merge_table(values: Mapping[str, float]) -> tuple[float, ...]:
+    """A merge's time at the knots, row by row: straight lines, so that two of each say all."""
+    return tuple(
+        values["merge_s"]
+        + splits * values["merge_state_s"]
+        + rows * (values["merge_row_s"] + splits * values["merge_each_s"])
+        for rows in MERGE_ROWS
+        for splits in MERGE_SPLITS
     )
 
 
@@ -139,7 +155,8 @@ def kernel_times(rows: Rows, gpu: Gpu, slots_per_sm: int, values: Mapping[str, f
     """Predicted seconds of the kernels alone, for rows of one kernel variant in the state the collector left the L2."""
     c = rows.columns
     size = tile_bytes(int(c["head_dim"][0]), int(c["head_dim_v"][0]), int(c["tile_keys"][0]), rows.dtype)
-    missed = np.clip((rows.work.hbm_bytes / l2_capacity(gpu, values) - 1) / (WARM_FADE - 1), 0.0, 1.0)
+    moved = rows.work.hbm_bytes + IO_SHARE * rows.work.io_bytes
+    missed = np.clip((moved / l2_capacity(gpu, values) - 1) / (WARM_FADE - 1), 0.0, 1.0)
     out = np.zeros(len(missed))
     for miss, share in ((False, 1 - missed), (True, missed)):
         at = np.flatnonzero(share > 0)

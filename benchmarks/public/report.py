@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.public.tables import PACKAGE, VERSION
+from benchmarks.public.tables import NOT_FITTED, PACKAGE, VERSION
 
 MEAN, P90, INSIDE, LEFT_OUT, SIGNS = 0.07, 0.15, (0.85, 0.95), 0.12, 0.90
 FEW_ROWS = 2000
@@ -120,6 +120,23 @@ def markdown(report: Mapping[str, Any]) -> str:
             "llrrrr",
         ),
         "",
+        "## Layers with a window",
+        "",
+        "Rows of the same tables with a sliding window, to which nothing was fitted: the numbers are those of full "
+        "attention.",
+        "",
+        *grid(
+            ("GPU", "kernel", "KV", "rows", "mean", "p90", "bias"),
+            [
+                (
+                    row["gpu"], row["kernel"], row["dtype"], row["tested"], percent(row["mean"]), percent(row["p90"]),
+                    f"{100 * row['bias']:+.1f} %",
+                )
+                for row in report["windowed"]
+            ],
+            "lllrrrr",
+        ),
+        "",
         "## Not fitted",
         "",
         *grid(
@@ -127,6 +144,10 @@ def markdown(report: Mapping[str, Any]) -> str:
             [(row["gpu"], row["kernel"], row["dtype"], row["rows"], row["why"]) for row in report["not_fitted"]],
             "lllrl",
         ),
+        "",
+        "Tables of the package that no kernel is fitted to:",
+        "",
+        *grid(("table", "GPUs", "why"), NOT_FITTED, "lll"),
         "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -140,6 +161,7 @@ def accuracy_table(report: Mapping[str, Any]) -> list[str]:
     lines = []
     for kernel in dict.fromkeys(row["kernel"] for row in held):
         framework, policy = kernel.split(" ")[0], kernel.split(", ")[1]
+        framework += ", MLA" if " MLA, " in kernel else ""
         cells = []
         for gpu in gpus:
             mine = {row["dtype"]: row for row in held if row["kernel"] == kernel and row["gpu"] == gpu}

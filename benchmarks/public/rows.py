@@ -25,6 +25,8 @@ from decodecalc.launch.arrays import Batches
 HELD_OUT_FAMILIES = ((2, 128), (12, 128), (40, 128), (8, 64), (4, 256), (24, 256), (1, 192))
 HELD_OUT_CONTEXTS = (32, 1024, 16384)
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
+LATENT = (576, 512)  # widths of the key and of the value in it of the only MLA that is timed (DeepSeek-V3)
+MOST_GRAPHED = 512  # vLLM: the largest default capture size, whatever max_num_seqs is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +53,15 @@ def read_table(root: Path, gpu: str, table: Table) -> dict[str, Any] | None:
     import pyarrow.parquet as parquet
 
     found = sorted(
-        (root / "aiconfigurator_core/systems/data" / gpu / "attention" / table.framework).glob(
-            "*/generation_attention_perf.parquet"
+        (root / "aiconfigurator_core/systems/data" / gpu / table.kind / table.framework).glob(
+            f"*/generation_{table.kind}_perf.parquet"
         )
     )
     for path in found[-1:]:
         data = parquet.read_table(path)
         columns = {name: data[name].to_numpy() for name in data.column_names}
-        columns.setdefault("window_size", np.zeros(data.num_rows, dtype=np.int64))
+        for name, value in (("window_size", 0), ("num_key_value_heads", 1), ("head_dim", LATENT[0])):
+            columns.setdefault(name, np.full(data.num_rows, value, dtype=np.int64))
         keep = columns["kernel_source"] == table.source
         if keep.any():
             return {name: values[keep] for name, values in columns.items()}
@@ -70,6 +73,8 @@ def plan_table(
 ) -> Iterator[tuple[str, Rows | None, dict[str, int]]]:
     """The table's rows with their work, by KV type."""
     for published, dtype in DTYPES.items():
+        if dtype not in table.dtypes:
+            continue
         keep = columns["kv_cache_dtype"] == published
         keep &= columns["window_size"] > 0 if windows else columns["window_size"] == 0
         if keep.any():
@@ -89,14 +94,18 @@ def _planned(rows: dict[str, Any], table: Table, gpu: Gpu, dtype: str) -> tuple[
     kv_heads = np.where(kv_heads == 0, q_heads, kv_heads)
     batch, context = rows["batch_size"].astype(np.int64), rows["step"].astype(np.int64) + 1
     promised = np.where(context <= table.promised_keys, table.promised_keys, 0)
-    kinds, of = np.unique(np.stack([q_heads, kv_heads, head_dim, window, promised]), axis=1, return_inverse=True)
+    graphed = batch <= MOST_GRAPHED
+    named = np.stack([q_heads, kv_heads, head_dim, window, promised, graphed])
+    kinds, of = np.unique(named, axis=1, return_inverse=True)
     parts, places, tiles, block_rows = [], [], [], []
     refused: dict[str, int] = {}
-    for i, (q, k, d, w, promised) in enumerate(kinds.T.tolist()):
+    for i, (q, k, d, w, promised, in_graph) in enumerate(kinds.T.tolist()):
+        if not table.groups[0] <= q // k <= table.groups[1]:
+            continue
         at = np.flatnonzero(of == i)
-        dv = d if d != 192 or table.equal_v else 128
-        geo = Geometry(q, k, d, None if dv == d else dv, window=w or None)
-        opts = replace(options, **({"max_kv_len": promised} if promised else {}))
+        geo = _geometry(table, q, k, d, w)
+        promise = {"max_kv_len": promised} if promised else {}
+        opts = replace(options, **promise, **(table.graph_options if in_graph else {}))
         try:
             steps = Batches.uniform(batch[at], context[at])
             if table.xqa is not None:
@@ -123,9 +132,6 @@ def _planned(rows: dict[str, Any], table: Table, gpu: Gpu, dtype: str) -> tuple[
         x[chosen] for x in (q_heads, kv_heads, head_dim, window, batch, context)
     )
     work = Work._make(np.concatenate(column)[order] for column in zip(*parts))
-    # Queries are read and outputs written in 16 bits.
-    moved = batch * q_heads * (head_dim + np.where((head_dim == 192) & (not table.equal_v), 128, head_dim)) * 2.0
-    work = work._replace(hbm_bytes=work.hbm_bytes + moved, requested_bytes=work.requested_bytes + moved)
     swapped = (q_heads > kv_heads) & (window == 0) & (table.policy == "flash-attention-2")
     held = np.isin(context, HELD_OUT_CONTEXTS)
     for k, d in HELD_OUT_FAMILIES:
@@ -138,13 +144,24 @@ def _planned(rows: dict[str, Any], table: Table, gpu: Gpu, dtype: str) -> tuple[
             "copied": swapped.astype(float), "gathered": (swapped & (kv_heads > 1) & (batch > 1)).astype(float),
             "own_split": work.is_split.astype(np.int64) * (policy.traits.time_kernels is not None),
             "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim,
-            "head_dim_v": np.where((head_dim == 192) & (not table.equal_v), 128, head_dim),
+            "head_dim_v": np.array([0 if table.kind == "mla" else _v_dim(table, d) for d in head_dim.tolist()]),
             "batch": batch, "context": context, "window": window,
             "tile_keys": np.concatenate(tiles)[order], "block_rows": np.concatenate(block_rows)[order],
         },
         held_out=held,
     )  # fmt: skip
     return found_rows, refused
+
+
+def _v_dim(table: Table, head_dim: int) -> int:
+    return 128 if head_dim == 192 and not table.equal_v else head_dim
+
+
+def _geometry(table: Table, q_heads: int, kv_heads: int, head_dim: int, window: int) -> Geometry:
+    if table.kind == "mla":
+        return Geometry(q_heads, 1, *LATENT, mla=True)
+    v_dim = _v_dim(table, head_dim)
+    return Geometry(q_heads, kv_heads, head_dim, None if v_dim == head_dim else v_dim, window=window or None)
 
 
 def _spread(work: Work, n: int) -> Work:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WIDER_SAME_ARCHITECTURE, WIDER_OTHER_ARCHITECTURE = 2.0, 3.0
 # Half width that held 90 % of the rows of GPUs that were left out and predicted from their nearest neighbour
 # (reports/public-fit.md): the least one of an interval that is extrapolated from fitted numbers.
-LEAST_SAME_ARCHITECTURE, LEAST_OTHER_ARCHITECTURE = 0.18, 0.37
+LEAST_SAME_ARCHITECTURE, LEAST_OTHER_ARCHITECTURE = 0.16, 0.37
 SLOWEST, FASTEST = 2.0, 0.8  # limits of the clock ratio applied to latencies
 
 
@@ -116,6 +116,7 @@ class Scale:
             return self.sms, "SMs"
         if name in (
             "overlap_exponent",
+            "io_share",
             "launch_stream_s",
             "merge_rows",
             "merge_splits",

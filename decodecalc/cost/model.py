@@ -54,11 +54,11 @@ class Work(NamedTuple):
     """What the launches of N steps have to do. Every field is [N] or a number for all.
 
     blocks: stage-1 blocks with keys to walk; started: live ones, those with nothing in the window too; tiles: of the
-    longest block; tiles_total: of all blocks; hbm_bytes: KV read once;
-    requested_bytes: KV as the blocks ask for it; launched_blocks: the grid; live_splits, states, merge_bytes: of
-    the merge (0 where nothing is split): most splits of a row, partial states of all merge_rows output rows, and their
-    bytes; rows: live query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers);
-    short_blocks, short_tiles: blocks of equal requests' last splits, where those have fewer tiles, and how many.
+    longest block; tiles_total: of all blocks; hbm_bytes: KV read once; requested_bytes: KV as the blocks ask for it;
+    io_bytes: queries and outputs; launched_blocks: the grid; live_splits, states, merge_bytes: of the merge (0 where
+    nothing is split): most splits of a row, partial states of all merge_rows output rows, and their bytes; rows: live
+    query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers); short_blocks, short_tiles:
+    blocks of equal requests' last splits, where those have fewer tiles, and how many.
     merge_kernels: kernels that run after stage 1 to merge; None where every split step has one. merge_walks: splits
     that the merge's loop visits for a row, with a state or without; None: the live ones. repeating: how many of the
     blocks walk the first request's keys once more (they are among blocks and tiles_total); repeating_tiles: each.
@@ -85,6 +85,7 @@ class Work(NamedTuple):
     merge_walks: Any = None
     repeating: Any = 0
     repeating_tiles: Any = 0
+    io_bytes: Any = 0
 
 
 class Terms(NamedTuple):
@@ -142,6 +143,8 @@ def block_time(tiles: Any, k: Any, rows: Any, rates: Rates, fullest: Any = 0) ->
 def start_time(started: Any, tiles: Any, rates: Rates) -> Any:
     """Seconds of a launch of these blocks and tiles apart from the launch overhead and the tiles."""
     k = np.minimum(started, rates.slots)
+    if all(curve is rates.starts_s[0] for curve in rates.starts_s):  # the tiles make no difference
+        return np.interp(k, rates.blocks, rates.starts_s[0])
     at = np.log2(np.clip(tiles, START_TILES[0], START_TILES[-1]))
     found: Any = 0.0
     for i, tiles_here in enumerate(START_TILES):
@@ -198,7 +201,7 @@ def shares_of(work: Work, rates: Rates, blocks: Any) -> Shares:
     """The share of one block, if the work were divided into this number of equal blocks."""
     n = np.maximum(blocks, 1)
     return Shares(
-        stream=stream_time(work.hbm_bytes, work.requested_bytes, rates) / n,
+        stream=stream_time(*moved_bytes(work, rates), rates) / n,
         compute=np.asarray(work.flop) / rates.peak_flop_per_s / n,
         launch=np.asarray(work.launched_blocks) * (0.0 if rates.idle_block_s else rates.launch_block_s) / n,
     )
@@ -246,6 +249,13 @@ def idle_time(work: Work, busy_s: Any, rates: Rates) -> Any:
     return np.maximum(idle * rates.idle_block_s - free * busy_s, 0.0)
 
 
+def moved_bytes(work: Work, rates: Rates) -> tuple[Any, Any]:
+    """Bytes that stage 1 takes from memory, and that it asks for: keys and values, and the queries and outputs where
+    the time of a row does not hold them already."""
+    io = np.asarray(work.io_bytes) * rates.io_share
+    return work.hbm_bytes + io, work.requested_bytes + io
+
+
 def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
     """Bytes over rates. Warm: what the L2 still holds from the last replay comes at its rate, fading beyond it."""
     hbm = np.asarray(hbm_bytes, dtype=float)
@@ -260,7 +270,7 @@ def stream_time(hbm_bytes: Any, requested_bytes: Any, rates: Rates) -> Any:
 def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     """The terms of N steps from their work and the bodies of their stage 1."""
     n = np.asarray(work.blocks)
-    stream = stream_time(work.hbm_bytes, work.requested_bytes, rates) * (n > 0)
+    stream = stream_time(*moved_bytes(work, rates), rates) * (n > 0)
     started = np.asarray(work.started)
     start = start_time(started, work.tiles, rates)
     walks = work.live_splits if work.merge_walks is None else work.merge_walks

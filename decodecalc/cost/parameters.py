@@ -64,6 +64,10 @@ VARIANT: dict[str, tuple[str, str]] = {
     "idle_block_s": ("s", "each block of the grid that finds no work, when every slot takes such blocks"),
     "merge_walk_s": ("s", "each split that the merge's loop visits for a row and finds no state in"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
+    "io_share": (
+        "1",
+        "share of the bytes of queries and outputs that stage 1 moves beside its keys; none where t_row_s holds them",
+    ),
     **CURVES,
 }
 # A kernel may come with its own value of these device parameters.
@@ -81,6 +85,7 @@ OPTIONAL = (
     "merge_walk_s",
     "idle_block_s",
     "scheduler_s",
+    "io_share",
     "residual_ratio",
     "residual_ragged_p90",
     "launch_stream_s",

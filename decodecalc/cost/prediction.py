@@ -15,7 +15,7 @@ from decodecalc.cost.cuts import Cuts, cuts_of
 from decodecalc.cost.load import SHIPPED, load_calibration, own_calibration, shipped_calibration
 from decodecalc.cost.model import Bodies, Terms, Work, step_terms, uniform_bodies
 from decodecalc.cost.own_launch import row_block, under_rule, used_rows
-from decodecalc.cost.parameters import EXTRAPOLATED, Parameter, TimedSteps
+from decodecalc.cost.parameters import EXTRAPOLATED, PROVENANCES, Parameter, TimedSteps
 from decodecalc.cost.rates import Rates, make_rates
 from decodecalc.cost.schedule import Slot, ragged_bodies, timeline
 from decodecalc.cost.tuning import default_variant
@@ -126,6 +126,14 @@ class Prediction(Shown):
     def extrapolated(self) -> tuple[str, ...]:
         """Names of the parameters that were not measured for this kernel on this GPU."""
         return tuple(name for name, p in self.provenance.items() if p.provenance == EXTRAPOLATED)
+
+    @property
+    def numbers(self) -> str:
+        """The word for the kernel's numbers: measured, fitted to public timings, or extrapolated, where another variant
+        of the kernel or another GPU lends them."""
+        if "tau_s" in self.extrapolated:
+            return EXTRAPOLATED
+        return next((word for word in PROVENANCES if self.calibration.startswith(word)), self.calibration)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; the terms flattened."""

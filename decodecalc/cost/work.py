@@ -54,6 +54,7 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
         short_tiles=short_tiles,
         repeating=again,
         repeating_tiles=again_tiles,
+        io_bytes=moved.query_bytes + moved.output_bytes,
     )
 
 

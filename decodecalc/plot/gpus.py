@@ -22,6 +22,7 @@ _STEP, _ENGINE = without("layer_group", "gpu", "engine", "version"), ("engine", 
 def rows(request: Request, said: list[str], **unused: Any) -> list[Row]:
     """One row for each engine and step: sums over the layer groups, weighted by their layers."""
     from decodecalc.cost import load_calibration, predict
+    from decodecalc.cost.parameters import EXTRAPOLATED
     from decodecalc.cost.token import TokenTime
 
     gpu = request.scenarios.gpu
@@ -51,7 +52,8 @@ def rows(request: Request, said: list[str], **unused: Any) -> list[Row]:
                 "low_s": time.low_s,
                 "high_s": time.high_s,
                 "roofline_s": time.roofline_s or 0.0,
-                "extrapolated": known.extrapolated_from is not None,
+                "extrapolated": any(p.numbers == EXTRAPOLATED for _, p in predictions),
+                "numbers": ", ".join(dict.fromkeys(p.numbers for _, p in predictions)),
             }
         )
     return out
@@ -87,9 +89,7 @@ def draw(canvas: Canvas, data: list[Row], **unused: Any) -> None:
         ax.grid(axis="y", visible=False)
     handles: list[Any] = [Line2D([], [], color=theme.ink, linewidth=2, label="roofline")]
     if any(r["extrapolated"] for r in data):
-        handles.append(
-            Patch(facecolor=theme.idle, edgecolor=theme.quiet, hatch="///", label="extrapolated from another GPU")
-        )
+        handles.append(Patch(facecolor=theme.idle, edgecolor=theme.quiet, hatch="///", label="extrapolated"))
     if bars > 1:
         handles = [Patch(color=theme.colors[FILLS[i]], label=name) for i, name in enumerate(engines)] + handles
     canvas.key(handles)

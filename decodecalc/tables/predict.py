@@ -8,7 +8,6 @@ from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.model import Terms
-from decodecalc.cost.parameters import EXTRAPOLATED, PROVENANCES
 from decodecalc.cost.prediction import BOUNDS, Prediction, predict
 from decodecalc.cost.token import sum_known
 from decodecalc.launch.plan import LaunchPlan
@@ -141,7 +140,7 @@ def _row(item: Planned, p: Prediction) -> dict[str, Any]:
         "launch": p.launch,
         "variant": p.variant,
         "calibration": p.calibration,
-        "numbers": EXTRAPOLATED if "tau_s" in p.extrapolated else _word(p.calibration),
+        "numbers": p.numbers,
         "extrapolated": list(p.extrapolated),
         "provenance": [parameter.to_dict() for parameter in p.provenance.values()],
         "notes": list(p.notes),
@@ -221,11 +220,6 @@ def _shown(value: float | tuple[float, ...]) -> str:
     if isinstance(value, tuple):
         return f"{value[0]:.4g} ... {value[-1]:.4g} ({len(value)} values)"
     return f"{value:.4g}"
-
-
-def _word(label: str) -> str:
-    """The word that a calibration's label begins with."""
-    return next((word for word in PROVENANCES if label.startswith(word)), label)
 
 
 TIME = Column("total_s", "time", human_seconds, rank=0)

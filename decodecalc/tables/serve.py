@@ -201,7 +201,7 @@ def _below(found: Serving) -> list[str]:
     elif found.refused is None:
         lines += _line("change", "No change that is known here makes it faster or lets more sequences fit.")
     share = _share(found)
-    lines += _line("time", f"calibration: {found.calibration.label}; the L2 is cold{share}")
+    lines += _line("time", f"calibration: {'; '.join(found.sources)}; the L2 is cold{share}")
     if found.command.ignored:
         lines += _line("ignored", " ".join(found.command.ignored))
     return lines

@@ -10,7 +10,7 @@ from decodecalc.cost.step import REST_SLACK, Step, step_floor
 from decodecalc.cost.token import TokenTime
 from decodecalc.errors import InputError
 from decodecalc.scenario import Refusal
-from decodecalc.tables.columns import scenario_columns, told_apart
+from decodecalc.tables.columns import scenario_columns, told_apart, varies
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import absent, sentence
@@ -60,12 +60,15 @@ def step_table(request: Request, calibration: str | None, stored: str | None, ex
         )
         rows.append(_row(engine, version, batch, Step(attention=TokenTime(layers=tuple(layers)), floor=floor)))
     rows.sort(key=lambda row: (row["batch"], row["context"]))
+    predictions = [p for layers in times.values() for _, p in layers]
+    labels = dict.fromkeys(p.calibration for p in predictions) or {known.label: None}
     inputs = {**request.inputs, "calibration": known.label, "weights": stored or model.weights.stored}
     reasons, details = absent(refused)
     notes = [*cautions(request), *reasons, NOTE]
     if model.states is not None:
         notes.append(f"{model.states.layers} layers keep a recurrent state, which every step reads and writes")
-    notes.append(f"The L2 is cold and kernels are launched from a CUDA graph; calibration: {known.label}")
+    cold = "The L2 is cold and kernels are launched from a CUDA graph; calibration:"
+    notes += [f"{cold} {label}" for label in labels]
     return Table(
         "step",
         inputs,
@@ -120,6 +123,7 @@ def _row(engine: str, version: str, batch: Any, step: Step) -> dict[str, Any]:
         "step_least_s": step.least_s,
         "attention_share_low": step.share(REST_SLACK),
         "attention_share_high": step.most_share,
+        "numbers": ", ".join(dict.fromkeys(p.numbers for _, p in attention.layers)),
     }
 
 
@@ -151,4 +155,5 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
             else []
         ),
         Column("exchange_s", "rank exchanges", human_seconds, rank=2),
+        *([Column("numbers", "numbers", align="left")] if varies(rows, "numbers") else []),
     ]

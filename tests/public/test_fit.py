@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from benchmarks.public.fit import fit
 from benchmarks.public.judge import Judged, moved, summary
 from benchmarks.public.physics import OF_TABLE, OF_VARIANT, bounds, operation_s, operation_times
 from benchmarks.public.rows import HELD_OUT_CONTEXTS, HELD_OUT_FAMILIES, Rows, plan_table
-from benchmarks.public.table_fit import fit_table, kernels_of, sampled
+from benchmarks.public.table_fit import Kernel, TableFit, fit_table, kernels_of, sampled, with_known_start
 from benchmarks.public.tables import TABLES, Table
 from decodecalc.cost.calibration import parse_calibration
 from decodecalc.cost.rates import make_rates
@@ -24,7 +25,8 @@ FA2 = next(table for table in TABLES if table.policy == "flash-attention-2")
 HBM = 0.75e12
 TRUE = {
     "operation_s": 3e-6, "copy_s": 1e-6, "gather_s": 3e-6, "moved_bytes_per_s": 2e12, "merge_s": 3e-6,
-    "merge_state_s": 1e-7, "exponent": 3.0, "l2_bytes_per_s": 5e12, "l2_share": 0.8, "hbm_bytes_per_s": HBM,
+    "merge_state_s": 1e-7, "merge_row_s": 2e-10, "merge_each_s": 1e-10, "exponent": 3.0,
+    "l2_bytes_per_s": 5e12, "l2_share": 0.8, "hbm_bytes_per_s": HBM,
     "start_s": 2.5e-6, "start_full_s": 1.5e-6, "refill_s": 2e-6, "row_s": 2e-8, "tile_s": 3e-7, "miss_s": 4e-7,
     "block_bytes_per_s": 25e9, "sm_bytes_per_s": 40e9,
 }  # fmt: skip
@@ -140,6 +142,46 @@ def test_the_operation_constant_is_no_part_of_the_kernel() -> None:
     slow = {**TRUE, "operation_s": TRUE["operation_s"] + 1e-5}
     kernels = [timed(gpu, values=v).measured_s - operation_s(rows, v) for v in (TRUE, slow)]
     assert kernels[0] == pytest.approx(kernels[1], rel=1e-9)
+
+
+def test_a_known_start_is_taken_from_the_operation_s_constant() -> None:
+    """The operation takes as long as before, the kernel alone longer, and the constant never falls to nothing."""
+    gpu = load_gpu(GPU)
+    rows = timed(gpu)
+    table = replace(FA2, policy="flash-attention-3")
+    values = {name: TRUE[name] for name in OF_VARIANT}
+    kernels = {key: Kernel(slots_per_sm=1, values=values, rows=len(at)) for key, at in kernels_of(rows)}
+    for constant, more in ((9e-6, 4e-6), (1e-6, 5e-7), (3e-7, 0.0)):
+        shared = {**TRUE, "operation_s": constant}
+        before = TableFit(gpu=GPU, table=table, dtype="bf16", shared=shared, kernels=kernels)
+        after = with_known_start(before)
+        assert after.predict(rows, gpu) == pytest.approx(before.predict(rows, gpu))
+        assert after.shared["operation_s"] == pytest.approx(constant - more)
+        for kernel in after.kernels.values():
+            assert kernel.values["start_s"] == pytest.approx(TRUE["start_s"] + more)
+
+
+def test_a_sample_meets_every_batch_and_length() -> None:
+    """Rows are scattered: of a regular grid every batch and context that is not held out is sampled."""
+    rows = timed(load_gpu(GPU))
+    kept = sampled(rows, np.arange(len(rows.measured_s)), 100)
+    free = ~rows.held_out
+    assert len(kept.measured_s) == 100
+    for name in ("batch", "context", "q_heads"):
+        assert set(kept.columns[name].tolist()) == set(rows.columns[name][free].tolist())
+
+
+def test_only_small_groups_go_to_trtllm_gen() -> None:
+    """TensorRT-LLM's rows on Blackwell are shared out between trtllm-gen and MMHA by query heads of a KV head, none
+    twice."""
+    gpu = load_gpu("b200-sxm")
+    tables = [t for t in TABLES if t.framework == "trtllm" and t.kind == "attention" and gpu.sm in t.sms]
+    groups = {}
+    for table in tables:
+        ((_, rows, _),) = plan_table(published(((8, 1), (32, 1), (64, 1), (96, 2), (8, 8))), table, gpu)
+        assert rows is not None
+        groups[table.policy] = set((rows.columns["q_heads"] // rows.columns["kv_heads"]).tolist())
+    assert groups == {"trtllm-gen": {8, 32, 1}, "tensorrt-llm-mmha": {64, 48}}
 
 
 def test_moving_a_fit_to_its_own_gpu_changes_nothing() -> None:
