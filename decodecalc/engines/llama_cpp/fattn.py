@@ -33,7 +33,7 @@ from decodecalc.engines.llama_cpp.choice import (
 )
 from decodecalc.engines.llama_cpp.split import StreamK, parallel_blocks, stream_k
 from decodecalc.engines.llama_cpp.tables import ADA, mma_config, mma_shared_bytes, tile_config
-from decodecalc.errors import GateError
+from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, distinct, round_up
 from decodecalc.kvcache import KvCache
@@ -189,6 +189,8 @@ class LlamaCpp(Policy):
             keys = np.full_like(keys, options.n_kv)
             if (longest > keys).any():
                 raise GateError(f"llama-cpp: n_kv ({options.n_kv}) is less than the number of keys of a stream", "n_kv")
+        if (tokens < 1).any():
+            raise InputError("llama-cpp: a step without query tokens launches nothing")
         g = _grid(geo, kv, gpu, options, cc, keys, tokens, streams)
         mma, split_mma = g.mma, g.walk.uniform | g.walk.general
         is_split = np.where(mma, split_mma, g.parallel > 1)
