@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from decodecalc.safetext import plain
@@ -72,6 +71,8 @@ class ShownRows:
 def html_table(caption: str, rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     """A table for a notebook, everything escaped. head: names of the columns; without it the first cell of every row is
     its name."""
+
+    from html import escape  # it loads a table of entities, which only notebooks need
 
     def cell(tag: str, text: str) -> str:
         return f"<{tag} style='text-align:left'>{escape(plain(text))}</{tag}>"

@@ -55,8 +55,7 @@ class BundledOptions(EngineOptions):
     stages: int | None = option(None, "int?", "loads in flight, instead of the tuned count", low=1)
 
 
-@dataclass(frozen=True, slots=True)
-class BundledDetail:
+class BundledDetail(NamedTuple):
     """split_keys: keys of every split [N] (0 under another engine's rule); row_blocks: blocks that share a KV head's
     keys because its query rows do not fit one block; warps, stages: of the tuned kernel."""
 

@@ -16,7 +16,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, row
 from decodecalc.launch.options import EngineOptions
-from decodecalc.launch.plan import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits
+from decodecalc.launch.plan import Gate, KernelLaunch, KeyRanges, LaunchPlan, Splits, parts_of
 from decodecalc.launch.takes import ANY_DEVICE, Takes, admit
 from decodecalc.launch.traits import Traits
 
@@ -356,11 +356,11 @@ def _detail_at(detail: Any, r: int) -> Any:
     """The engine's own quantities of step 0: [N] arrays become numbers, [N, R] arrays tuples."""
     if detail is None:
         return None
-    values = {}
-    for f in fields(detail):
-        value = getattr(detail, f.name)
-        values[f.name] = row(value, 0, r) if isinstance(value, np.ndarray) and value.ndim == 2 else at(value, 0)
-    return replace(detail, **values)
+    values = {
+        name: row(value, 0, r) if isinstance(value, np.ndarray) and value.ndim == 2 else at(value, 0)
+        for name, value in parts_of(detail).items()
+    }
+    return type(detail)(**values)
 
 
 def _kernel_at(kernel: KernelArray) -> KernelLaunch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.geometry import check_count
@@ -18,8 +18,7 @@ _MODEL_DTYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MlaDims:
+class MlaDims(NamedTuple):
     """Widths of multi-head latent attention as a model's configuration names them."""
 
     kv_lora_rank: int
@@ -206,7 +205,9 @@ class Question:
 
         values = {name: getattr(self, name) for name in ("kv_cache_dtype", "page_size", "backend")}
         settings = asdict(self.settings) if self.settings else None
-        return {"layer": asdict(self.layer), "gpu": self.gpu.label, **values, "settings": settings}
+        layer = asdict(self.layer)
+        layer["mla"] = None if self.layer.mla is None else self.layer.mla._asdict()
+        return {"layer": layer, "gpu": self.gpu.label, **values, "settings": settings}
 
 
 FLASHINFER_STATES = (INSTALLED, NO_CUBINS, ABSENT)

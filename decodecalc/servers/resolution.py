@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from decodecalc.errors import GateError
 from decodecalc.values import Shown
@@ -12,8 +12,7 @@ from decodecalc.values import Shown
 ARGUMENTS, CLI, SELECTION, START = "arguments", "cli", "selection", "start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(NamedTuple):
     """One reason against a backend."""
 
     words: str
@@ -25,8 +24,7 @@ class Reason:
         return f"{self.words} ({self.detail})" if self.detail else self.words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendCandidate:
+class BackendCandidate(NamedTuple):
     """A backend that the server looked at, with every reason against it."""
 
     name: str
@@ -43,8 +41,7 @@ class BackendCandidate:
         return f"{self.name}: {'can serve the layer' if self.valid else '; '.join(map(str, self.reasons))}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerRefusal:
+class ServerRefusal(NamedTuple):
     """A configuration with which the server does not start."""
 
     stage: str
@@ -139,8 +136,10 @@ class Resolution(Shown):
                     "kernel_page_size", "query_dtype", "cuda_graphs", "engine", "engine_version",
                 )
             },
-            "refused": asdict(self.refused) if self.refused else None,
-            "candidates": [asdict(candidate) for candidate in self.candidates],
+            "refused": self.refused._asdict() if self.refused else None,
+            "candidates": [
+                {"name": c.name, "reasons": [reason._asdict() for reason in c.reasons]} for c in self.candidates
+            ],
             "options": dict(self.options),
             "detail": dict(self.detail),
             "notes": list(self.notes),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from decodecalc.analysis.exchange import Exchange, exchange
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.units import human_bytes
 
 if TYPE_CHECKING:
+    from decodecalc.analysis.exchange import Exchange
     from decodecalc.request import Request
 
 _WORDS = {"all_gather": "an all-gather", "reduce_scatter": "a reduce-scatter", "all_to_all": "an all-to-all"}
@@ -20,8 +20,13 @@ def rank_columns(plan: LaunchPlan) -> dict[str, Any]:
 
     `dcp`, `rank_keys` (keys of the longest request on every rank), and the exchange of one layer.
     """
-    found, share = exchange(plan), plan.geometry.share
-    if found is None or share is None:
+    share = plan.geometry.share
+    if share is None:
+        return {}
+    from decodecalc.analysis.exchange import exchange
+
+    found = exchange(plan)
+    if found is None:
         return {}
     return {
         "dcp": share.ranks,
@@ -52,6 +57,8 @@ def rank_notes(request: Request, plans: Sequence[LaunchPlan]) -> list[str]:
     share = request.layers.share
     if share is None or not plans:
         return []
+    from decodecalc.analysis.exchange import exchange
+
     plan = plans[0]
     contexts = plan.batch.contexts or plan.batch.seq_lens
     local, longest = plan.batch.max_seq_len, max(contexts)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -90,8 +90,7 @@ class AiterMlaOptions(EngineOptions):
     """Whether AITER_ENABLE_EXPERIMENTAL is set."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AiterMlaDetail:
+class AiterMlaDetail(NamedTuple):
     """The schedule in aiter's words. The fields of the plan are 0 or None where there is none."""
 
     persistent: Any

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ class AiterPaDecodeOptions(EngineOptions):
     """The split count that the caller passes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AiterPaDecodeDetail:
+class AiterPaDecodeDetail(NamedTuple):
     """The launch in aiter's words."""
 
     recommended_splits: Any

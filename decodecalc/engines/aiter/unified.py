@@ -12,7 +12,7 @@ other kernels (Gluon) and has no policy here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,8 +65,7 @@ class AiterUnifiedOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AiterUnifiedDetail:
+class AiterUnifiedDetail(NamedTuple):
     """The choice in aiter's words."""
 
     num_2d_programs: Any

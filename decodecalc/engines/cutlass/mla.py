@@ -13,7 +13,7 @@ and vllm/v1/attention/backends/mla/cutlass_mla.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -86,8 +86,7 @@ class CutlassMlaOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutlassMlaDetail:
+class CutlassMlaDetail(NamedTuple):
     """The kernel's own quantities."""
 
     max_seq_len: Any

@@ -15,7 +15,7 @@ mha_varlen_fwd, set_params_splitkv), src/flash_fwd_launch_template.h (tiles, gri
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -99,8 +99,7 @@ class FlashAttention2Options(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FlashAttention2Detail:
+class FlashAttention2Detail(NamedTuple):
     """The engine's quantities. num_splits 0: the rule was not consulted; heuristic_* then do not apply."""
 
     fork: str

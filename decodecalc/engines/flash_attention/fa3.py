@@ -106,8 +106,7 @@ class FlashAttention3Options(EngineOptions):
     sm_margin: int = option(0, "int", "SMs left to other kernels", flag="sm_margin")
 
 
-@dataclass(frozen=True, slots=True)
-class FlashAttention3Detail:
+class FlashAttention3Detail(NamedTuple):
     """The engine's quantities, under its names where it has one."""
 
     fork: str

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,7 @@ BATCHES_PER_BLOCK = 992  # of the scheduler kernel: 31 per warp, 32 warps; above
 PING_PONG_BLOCKS = {64: 16, 128: 64}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlashAttention4Detail:
+class FlashAttention4Detail(NamedTuple):
     """The engine's quantities, under its names where it has one."""
 
     code: str

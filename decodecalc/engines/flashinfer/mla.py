@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,7 @@ _V071 = replace(_V074, ranked_capabilities=((10, 0),))
 _V0618 = MlaRules(ranked_capabilities=(), checks_work=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlashInferMlaDetail:
+class FlashInferMlaDetail(NamedTuple):
     """The plan in FlashInfer's words. `work_lists(plan)` makes the lists of a single plan."""
 
     backend: str

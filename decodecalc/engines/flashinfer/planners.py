@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,8 +32,7 @@ MERGE_REGISTERS = 40  # ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf
 MERGE_THREADS = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlashInferDetail:
+class FlashInferDetail(NamedTuple):
     """The plan in FlashInfer's words. None stands for what the planner of this path does not have."""
 
     kernel_path: str
@@ -43,10 +41,6 @@ class FlashInferDetail:
     """Keys of a chunk; 0 when splitting is disabled."""
     chunks_per_request: Any
     """Chunks of a request; times its query tiles they are its work items."""
-    q_tiles_per_request: Any = None
-    """Query tiles of a request."""
-    cta_tile_q: Any = None
-    """Packed query rows of a block."""
     work_items: Any
     """Work items of this step over all requests and query tiles, per KV head."""
     padded_batch_size: Any
@@ -57,6 +51,10 @@ class FlashInferDetail:
     """Blocks that the planner allows."""
     blocks_per_sm: int
     """Blocks of an SM that the planner counts with."""
+    q_tiles_per_request: Any = None
+    """Query tiles of a request."""
+    cta_tile_q: Any = None
+    """Packed query rows of a block."""
     total_num_rows: Any = None
     """Query tokens of the step, as the wrapper passes them."""
     uniform_q_len: Any = None

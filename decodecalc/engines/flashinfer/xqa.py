@@ -14,7 +14,7 @@ flashinfer/jit/xqa.py (gen_xqa_module), csrc/xqa/mha.cu (launchMHAFlashInfer, ke
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -87,8 +87,7 @@ class FlashInferXqaOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FlashInferXqaDetail:
+class FlashInferXqaDetail(NamedTuple):
     """The launch in XQA's words."""
 
     kernel: Any

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,7 @@ class FlashMlaRules:
     """Integers that the metadata kernel keeps in shared memory for each request."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlashMlaDetail:
+class FlashMlaDetail(NamedTuple):
     """The schedule under FlashMLA's own names."""
 
     num_sm_parts: Any

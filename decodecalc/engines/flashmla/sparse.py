@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -102,8 +102,7 @@ class Kernel:
         return (self.heads // self.launches,) * self.launches
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlashMlaSparseDetail:
+class FlashMlaSparseDetail(NamedTuple):
     """The schedule in FlashMLA's words."""
 
     kernel: str

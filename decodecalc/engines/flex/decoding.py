@@ -113,8 +113,7 @@ class FlexDecodingOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FlexDecodingDetail:
+class FlexDecodingDetail(NamedTuple):
     """The engine's quantities under its names."""
 
     use_decode: Any

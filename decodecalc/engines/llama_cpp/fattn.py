@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,7 @@ class LlamaCppOptions(EngineOptions):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCppDetail:
+class LlamaCppDetail(NamedTuple):
     """The launch in ggml's words."""
 
     kernel: Any

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,7 @@ class TurbomindOptions(EngineOptions):
     cp_size: int = option(1, "int", "ranks that share a request's keys (context parallelism)", flag="--cp", low=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurbomindDetail:
+class TurbomindDetail(NamedTuple):
     """The launch in TurboMind's words."""
 
     cta_h: Any

@@ -107,8 +107,7 @@ class SglangOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SglangDetail:
+class SglangDetail(NamedTuple):
     """SGLang's own quantities, under its names where it has one.
 
     rows: rows of the launch, padding and draft branches included. head_blocks: grid y. num_kv_splits and kv_len_per_row

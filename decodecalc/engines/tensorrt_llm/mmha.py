@@ -15,7 +15,7 @@ common/attentionOp.cpp (tile bounds, `getMaxNumSeqLenTile`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -77,8 +77,7 @@ class MmhaOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MmhaDetail:
+class MmhaDetail(NamedTuple):
     """The launch in TensorRT-LLM's words."""
 
     max_seq_len_tile: Any

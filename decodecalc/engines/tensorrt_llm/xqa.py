@@ -16,7 +16,7 @@ tiles a sub-sequence walks). `choice` has the rule that picks XQA or MMHA.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -85,8 +85,7 @@ class XqaRules:
     """Whether the MLA kernel cuts sequences at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XqaDetail:
+class XqaDetail(NamedTuple):
     """The launch in TensorRT-LLM's words."""
 
     kernel: Any

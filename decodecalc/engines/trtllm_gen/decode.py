@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -109,8 +109,7 @@ class TrtllmGenOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TrtllmGenDetail:
+class TrtllmGenDetail(NamedTuple):
     """The launch in the host code's words."""
 
     kernel: Any

@@ -13,7 +13,7 @@ attention_kernels.cuh. The kernels were removed from vLLM in 2026-07.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -57,8 +57,7 @@ class PagedAttentionOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PagedAttentionDetail:
+class PagedAttentionDetail(NamedTuple):
     """What the launcher computes. engine_picks: v1 or v2, which vLLM itself chooses for the step."""
 
     engine_picks_v1: Any

@@ -12,7 +12,7 @@ use_rocm_custom_paged_attention) and its sources csrc/rocm/attention*.cu(h); fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -80,8 +80,7 @@ class RocmPagedOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RocmPagedDetail:
+class RocmPagedDetail(NamedTuple):
     """The dispatch in vLLM's words; 0 where the fallback runs. mfma: rows of the matrix instruction (4 or 16)."""
 
     kernel_path: Any

@@ -9,7 +9,6 @@ vllm_triton_rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,8 +33,7 @@ LARGE_TILE = 128
 STATE_SCALARS = 2  # running max and sum of a partial state
 
 
-@dataclass(frozen=True, slots=True)
-class VllmTritonDetail:
+class VllmTritonDetail(NamedTuple):
     """The engine's quantities of one step: numbers or [N]; tiles_per_segment to first_visited_key are [N, R].
 
     num_seqs, num_tokens: after padding. threshold: seq_threshold_3D (None where the version tests the grid).

@@ -14,7 +14,7 @@ Read from the vLLM wheels on PyPI: vllm/v1/attention/backends/mla/triton_mla.py 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -75,8 +75,7 @@ class VllmTritonMlaOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class VllmTritonMlaDetail:
+class VllmTritonMlaDetail(NamedTuple):
     """num_kv_splits: the count of the launch. decided_by_len [N]: the length that it follows from. block_h: query heads
     of a block."""
 
