@@ -68,10 +68,13 @@ _RATE_OF_CAPABILITY = {
     (10, 0): 8192, (10, 3): 8192, (11, 0): 8192, (12, 0): 1024, (12, 1): 1024,
 }  # fmt: skip
 _RATE_OF_GFX = {"gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}
-_RATE_OF_NAME = {"a10g": 512, "rtx3090": 512, "rtx4090": 512, "l40": 512, "rtx5090": 512, "h20": 958, "h20-3e": 958}
+_RATE_OF_NAME = {
+    "a10g": 512, "rtx3090": 512, "rtx4090": 512, "l40": 512, "rtx5090": 512, "h20": 958,
+    "h20-3e": 958, "rtx3080": 512, "rtx5080": 512,
+}  # fmt: skip
 _PEAK_BELOW_MAX_CLOCK = 0.14  # H100 NVL prints its peak 13.4 % under the driver's clock, B200 5.6 %
-# Peaks of these are not clock times SMs of the usual kind (eight MME engines) or not published at all.
-_NO_RATE = {"gaudi3", "intel-max-1550", "mi308x"}
+# Peaks of these are not clock times SMs of the usual kind (eight MME engines), or no source of them was found.
+_NO_RATE = {"gaudi3", "intel-max-1550", "mi308x", "l20"}
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in _NO_RATE])
@@ -158,7 +161,7 @@ def test_every_name_and_alias_is_unique_and_resolves() -> None:
         for text in spellings:
             assert load_gpu(text).name == name
     assert [key for key, count in claimed.items() if count > 1] == []
-    assert len(ALL) == len(set(ALL)) == 47
+    assert len(ALL) == len(set(ALL)) == 51
 
 
 @pytest.mark.parametrize(
