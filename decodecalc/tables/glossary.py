@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.tables.table import Column, Table, alike
-from decodecalc.tables.text import counted, listed
+from decodecalc.tables.text import listed
+from decodecalc.units import counted
 
 HEADING, WORD, GATE, REFUSAL = "heading", "word", "gate", "refusal"
 
@@ -218,13 +219,13 @@ HEADINGS = (
         ),
         (
             "shared time",
-            "The predicted time of one layer where shared keys are read apart: the prefix, the own keys and the merge.",
+            "The predicted time of one layer where shared keys are read separately: prefix, own keys and merge.",
         ),
         ("prefix", "The part of the shared time in which the keys that requests share are read."),
         ("own keys", "The part of the shared time in which the keys that each request has for itself are read."),
-        ("shared launches", "Kernels that are launched for one layer where shared keys are read apart."),
+        ("shared launches", "Kernels that are launched for one layer where shared keys are read separately."),
         ("bytes saved", "Bytes of keys and values that one layer need not read where shared keys are read once."),
-        ("least prefix", "The number of shared keys from which on reading them apart is predicted to be faster."),
+        ("least prefix", "The number of shared keys from which on reading them separately is predicted to be faster."),
     ),
     # choose
     *_all(
@@ -417,9 +418,11 @@ HEADINGS = (
         ("L2", "The size of the GPU's L2 cache."),
         ("bf16 TFLOP/s", "The peak for dense bf16 matrices with FP32 accumulation."),
         ("fp8 TFLOP/s", "The peak for dense fp8 matrices with FP32 accumulation."),
-        ("fitted", "Kernels whose time parameters were fitted to public timings of this GPU."),
+        ("kernels measured", "How many kernels have time parameters that were measured on this GPU."),
+        ("kernels fitted", "How many kernels have time parameters that were fitted to public timings of this GPU."),
+        ("kernels extrapolated", "How many kernels have time parameters that were taken from another GPU."),
         ("field", "The name of a number or a fact of the GPU."),
-        ("value", "Its value."),
+        ("value", "The value of the field."),
         ("unit", "The unit of the value."),
         (
             "confidence",
@@ -427,7 +430,7 @@ HEADINGS = (
         ),
         ("source", "Where the value was read."),
         ("other sources say", "Values that other sources have instead."),
-        ("note", "What is worth knowing beside the value."),
+        ("note", "A remark on the value or on its sources."),
         ("what it is", "The kernel in words."),
         (
             "newest version",
@@ -444,7 +447,10 @@ HEADINGS = (
         ("package version", "The version of that package."),
         ("can run here", "Whether `verify --kernel own` can run this kernel on this machine."),
         ("policy's version", "The version of our rule that belongs to the package."),
-        ("found at", "Where the package lies."),
+        (
+            "found at",
+            "Whether the package is installed or comes from the peer folder, a copy of engines' packages.",
+        ),
         ("function that is called", "The function of the package that launches the kernel."),
         ("why it cannot run", "What is missing."),
         ("installed version", "The version of the package that is installed."),
@@ -457,8 +463,6 @@ HEADINGS = (
         ("in the tables of", "The commands whose tables use the term in this sense, where it has several."),
     ),
     *_of("models", ("layers", "Layers of the model, or of the group of layers in the row.")),
-    *_of("gpus", ("measured", "Kernels whose time parameters were measured on this GPU.")),
-    *_of("gpus", ("extrapolated", "Kernels whose time parameters were taken from another GPU.")),
     # verify, report and audit
     *_all(
         ("engine's rule", "The engine whose rule launched the kernel that was checked."),
@@ -554,7 +558,7 @@ WORDS = tuple(
         ("KV cache", "The stored keys and values of all tokens so far. Every decode step reads them."),
         ("page", "A block of the KV cache that holds the keys and values of a fixed number of tokens."),
         ("step", "One decode step: every request of the batch gets its next token."),
-        ("token", "What a step makes for each request; times for a token are those of all layers."),
+        ("token", "What one decode step produces for each request. A time for a token adds up all layers."),
         ("rank", "One GPU of those that share a model."),
         ("zoo", "The models that are known by name."),
         (

@@ -42,9 +42,9 @@ def gpus_table() -> Table:
         Column("tensor_bf16_flop_per_s", "bf16 TFLOP/s", tera),
         Column("tensor_fp8_flop_per_s", "fp8 TFLOP/s", tera),
         Column("ridge_bf16_flop_per_byte", "ridge FLOP/B", lambda v: f"{v:.0f}", rank=2),
-        Column("kernels_measured", "measured", count, rank=3),
-        Column("kernels_fitted", "fitted", count, rank=3),
-        Column("kernels_extrapolated", "extrapolated", count, rank=3),
+        Column("kernels_measured", "kernels measured", count, rank=3),
+        Column("kernels_fitted", "kernels fitted", count, rank=3),
+        Column("kernels_extrapolated", "kernels extrapolated", count, rank=3),
     ]
     measured = [row["name"] for row in rows if row["kernels_measured"]]
     answer = f"{len(rows)} GPUs are known; kernels were timed on {listed(measured)}." if measured else ""
