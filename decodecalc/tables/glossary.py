@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.tables.table import Column, Table, alike
-from decodecalc.tables.text import listed
-from decodecalc.units import counted
+from decodecalc.units import counted, listed
 
 HEADING, WORD, GATE, REFUSAL = "heading", "word", "gate", "refusal"
 

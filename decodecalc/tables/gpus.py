@@ -6,8 +6,7 @@ from decodecalc.cost.load import kernels_of
 from decodecalc.cost.parameters import EXTRAPOLATED, FITTED, MEASURED
 from decodecalc.gpus import gpu_fields, gpu_names, load_gpu
 from decodecalc.tables.table import Column, Table, cell
-from decodecalc.tables.text import listed
-from decodecalc.units import human_bytes, human_rate
+from decodecalc.units import human_bytes, human_rate, listed
 
 
 def gpus_table() -> Table:

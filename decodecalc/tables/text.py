@@ -30,16 +30,6 @@ def absent(refusals: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
     return [f"{note}; -v says why."], lines
 
 
-def listed(items: Iterable[str]) -> str:
-    """Words joined as a sentence joins them.
-
-    >>> listed(["a", "b", "c"]), listed(["a"])
-    ('a, b and c', 'a')
-    """
-    words = list(items)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
-
-
 def sentence(text: str) -> str:
     """The text as a sentence: a full stop at its end."""
     return text if text.endswith((".", "!", "?", ":")) else f"{text}."
