@@ -175,7 +175,7 @@ HEADINGS = (
         ("low", "The lower end of the interval that is meant to hold 90 % of measured times."),
         ("high", "The upper end of the interval that is meant to hold 90 % of measured times."),
         ("token time", "The predicted time of the attention of all layers for one token."),
-        ("at least", "What no kernel undercuts: launches, and bytes at the sustained bandwidth."),
+        ("at least", "A time that no kernel can beat: the launches, and the bytes at the sustained bandwidth."),
         ("bound by", "The part of the time that is largest."),
         ("launching", "The part of the time that launches take."),
         ("start", "The part of the time in which blocks begin and end."),
@@ -243,7 +243,7 @@ HEADINGS = (
         ),
         (
             "saved per token",
-            "What the setting, or the best split count, takes off the time of one token over all layers.",
+            "The time that the setting, or the best split count, saves for one token over all layers.",
         ),
         ("time at S_opt", "The predicted time of one layer with the bundled kernel at S_opt."),
         ("rule's time", "The predicted time of the bundled kernel when it is launched by the engine's rule."),
@@ -266,7 +266,12 @@ HEADINGS = (
             "Bytes of keys and values that all layers of the group read in one decode step, on one GPU.",
         ),
         ("states / KV", "Bytes of partial states, written and read, over the bytes of KV that are read."),
-        ("buffers / KV", "The same ratio if every launched split had keys: an upper bound and no traffic."),
+        (
+            "buffers / KV",
+            "The bytes of partial states over the bytes of KV if every launched split had keys. It is an upper "
+            "bound, and "
+            "not what is moved.",
+        ),
         (
             "states a step",
             "Bytes of partial states that all layers of the group write and read in one decode step.",
@@ -279,7 +284,7 @@ HEADINGS = (
         ("ridge FLOP/B", "The intensity at which the GPU's peak and its bandwidth are in balance."),
         (
             "ridge / intensity",
-            "How far the layer is from that balance: above 1 it is memory-bound by this factor.",
+            "The GPU's ridge over the layer's intensity: above 1 the layer is memory-bound by this factor.",
         ),
         ("tile rows", "Query rows of a block's tile, as the tensor cores compute them."),
         ("live rows", "Rows of the tile that hold a query; the others are padding."),
@@ -303,7 +308,7 @@ HEADINGS = (
             "The number of the split, from 0. A split is a slice of a request's keys with blocks of its own.",
         ),
         ("first key", "The first key of the split, counted from 0."),
-        ("end key", "The key behind the last one of the split."),
+        ("end key", "The number of the first key after the split."),
         ("keys in split", "Keys of the split."),
         ("tiles", "Loop iterations that the keys of the split take."),
         ("visible keys", "Keys of the split that a query token can see: those inside the window."),
@@ -318,7 +323,7 @@ HEADINGS = (
         ("page size", "Keys that a page of the cache holds, as the kernel sees it."),
         ("layout", "How a kernel finds a key: by a block table of page ids, or by an index for every key."),
         ("table entries", "Page ids in the table of one request."),
-        ("table bytes", "Bytes of these page ids."),
+        ("table bytes", "Bytes of the page ids in the table of one request."),
         ("table / KV head", "The bytes of the table over the bytes of one KV head's keys and values."),
         ("tile keys", "Keys that one loop iteration loads."),
         ("page ids per tile", "Page ids that a tile needs before its keys can be loaded."),
@@ -343,8 +348,8 @@ HEADINGS = (
             "Bytes that one decode step reads of such a sequence on one GPU, over all its layers: what the new token "
             "sees, each key once.",
         ),
-        ("sequences that fit", "How many such sequences fit beside the weights."),
-        ("tokens that fit", "Tokens of that many sequences."),
+        ("sequences that fit", "How many sequences of this length fit beside the weights."),
+        ("tokens that fit", "The tokens of all sequences that fit."),
         (
             "stored for a token",
             "Bytes that one more token takes on one GPU, over all its layers, while no window is full.",
@@ -369,9 +374,9 @@ HEADINGS = (
             "takes from the least rest to twice as long.",
         ),
         ("weight bytes", "Bytes of weights that a step reads on one GPU."),
-        ("weights' time", "The least time to read these weights."),
+        ("weights' time", "The least time to read the weights of a step."),
         ("state bytes", "Bytes of recurrent states that a step reads and writes on one GPU."),
-        ("states' time", "The least time to read and write these states."),
+        ("states' time", "The least time to read and write the recurrent states of a step."),
         ("rank exchanges", "The least time of the exchanges of data between GPUs."),
         ("per layer", "The predicted time of the attention of one layer."),
         ("KV bytes", "Bytes of the cache that the sequences of the row store on one GPU, over all layers."),
@@ -427,7 +432,7 @@ HEADINGS = (
             "confidence",
             "How sure the value is: a data sheet, a driver, another text, or derived from other values.",
         ),
-        ("source", "Where the value was read."),
+        ("source", "The document or the query that the value was read from."),
         ("other sources say", "Values that other sources have instead."),
         ("note", "A remark on the value or on its sources."),
         ("what it is", "The kernel in words."),
@@ -568,7 +573,7 @@ WORDS = tuple(
         ("own kernel", "The kernel that the engine itself launches."),
         (
             "calibration",
-            "The measured parameters of the time model. A GPU without one gets those of another, scaled.",
+            "The measured parameters of the time model. A GPU that was not measured gets scaled parameters of another.",
         ),
         (
             "cold L2",

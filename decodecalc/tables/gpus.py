@@ -84,12 +84,17 @@ def fields_table(name: str) -> Table:
         for kernel, word in kernels_of(load_gpu(name)).items()
     ]
 
+    def shown(value: object) -> str:
+        """A pair of numbers is a compute capability, 9.0, as a GPU's file may write it."""
+        pair = isinstance(value, list) and all(isinstance(part, int) for part in value)
+        return ".".join(map(str, value)) if isinstance(value, list) and pair else cell(value)
+
     def others(value: object) -> str:
         return "; ".join(f"{cell(a['value'])} ({a['source']})" for a in value) if isinstance(value, list) else ""
 
     columns = [
         Column("field", "field", align="left", rank=0),
-        Column("value", "value", align="left", rank=0),
+        Column("value", "value", shown, align="left", rank=0),
         Column("unit", "unit", align="left"),
         Column("confidence", "confidence", align="left"),
         Column("source", "source", align="left", rank=0),
