@@ -269,8 +269,7 @@ HEADINGS = (
         (
             "buffers / KV",
             "The bytes of partial states over the bytes of KV if every launched split had keys. It is an upper "
-            "bound, and "
-            "not what is moved.",
+            "bound, and not what is moved.",
         ),
         (
             "states a step",
