@@ -31,7 +31,7 @@ from decodecalc.prefix import check_prefix
 from decodecalc.sanity import sanity_lines
 from decodecalc.scenario import Scenarios, make_scenarios
 from decodecalc.sizes import check_plans, check_ragged, check_steps
-from decodecalc.units import parse_count, parse_counts
+from decodecalc.units import listed, parse_count, parse_counts
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -274,7 +274,7 @@ class Request(NamedTuple):
             name += f" DCP {self.layers.share.ranks}"
         imposed = s.imposed_pages()
         others = [
-            f"{page} for {' and '.join(engine for engine in imposed if imposed[engine] == page)}"
+            f"{page} for {listed(engine for engine in imposed if imposed[engine] == page)}"
             for page in dict.fromkeys(imposed.values())
         ]
         kv = f"KV {s.kv.dtype}, page {s.kv.page_size}" + (f" ({', '.join(others)})" if others else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from decodecalc.errors import InputError
 
@@ -96,6 +97,27 @@ def short_count(n: float) -> str:
     return f"{n:g}" if n < 1e6 else f"{n:.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "block"), counted(20, "block"), counted(2, "launch")
+    ('1 block', '20 blocks', '2 launches')
+    """
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}{'es' if noun.endswith(('ch', 'sh', 's', 'x')) else 's'}"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Words joined as a sentence joins them.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    words = list(items)
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
 def human_bytes(n: float) -> str:
     """Bytes with a decimal unit, three digits.
 
@@ -108,10 +130,10 @@ def human_bytes(n: float) -> str:
 def human_seconds(s: float) -> str:
     """Seconds with a fitting unit, three digits.
 
-    >>> human_seconds(12.4e-6)
-    '12.4 µs'
+    >>> human_seconds(12.4e-6), human_seconds(5e-12)
+    ('12.4 µs', '0 ns')
     """
-    if abs(s) < 1e-12:  # less than a picosecond is rounding
+    if abs(s) < 5e-11:  # no time of a launch is known so finely
         return "0 ns"
     for scale, unit in ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms")):
         if abs(s) < scale * 999.5:

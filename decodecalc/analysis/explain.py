@@ -16,7 +16,7 @@ from decodecalc.analysis.roofline import roofline, tile_work
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import MERGES, KernelLaunch, LaunchPlan
-from decodecalc.units import human_bytes, human_rate
+from decodecalc.units import counted, human_bytes, human_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _starve(plan: LaunchPlan) -> list[str]:
     o = occupancy(plan)
     return [
         "a decode step has one query token per sequence, so only (request, KV head) pairs can run in parallel:",
-        f"without splits {o.unsplit_blocks} blocks have work, for {o.sm_count} SMs: "
+        f"without splits {counted(o.unsplit_blocks, 'block')} would have work, for {o.sm_count} SMs: "
         f"{o.unsplit_blocks} / {o.sm_count} = {_pct(min(o.unsplit_blocks, o.sm_count) / o.sm_count)} of the SMs",
         f"S* = ceil({o.sm_count} / {o.unsplit_blocks}) = {o.s_star} splits would cover them "
         f"({o.s_star} x {o.unsplit_blocks} = {o.blocks_at_s_star} blocks); S* counts blocks, not time",
@@ -134,9 +134,8 @@ def _grid(plan: LaunchPlan) -> list[str]:
 def _kernel(kernel: KernelLaunch) -> str:
     grid = " x ".join(map(str, kernel.grid))
     threads = f", {kernel.threads} threads each" if kernel.threads else ""
-    return (
-        f"{kernel.role}: {kernel.name} ({grid}) = {kernel.launched_blocks} blocks, {kernel.live_blocks} live{threads}"
-    )
+    blocks = f"{counted(kernel.launched_blocks, 'block')}, {kernel.live_blocks} live"
+    return f"{kernel.role}: {kernel.name} ({grid}) = {blocks}{threads}"
 
 
 def _ranges(plan: LaunchPlan, word: str) -> list[str]:
@@ -197,7 +196,8 @@ def _paging(plan: LaunchPlan) -> list[str]:
     p, longest = paging(plan), plan.batch.max_seq_len
     return [
         f"block table: ceil({longest} / {p.page_size}) = {p.table_entries} ids x 4 B = {p.table_bytes} B per request",
-        f"a tile of {plan.tile_keys} keys needs {p.ids_per_tile} page id(s); {p.run_bytes:g} B lie together",
+        f"a tile of {plan.tile_keys} keys needs {counted(p.ids_per_tile, 'page id')}; up to {p.run_bytes:g} B of it "
+        "are contiguous in memory",
         f"the table is {_pct(p.table_share)} of the keys and values of one head",
     ]
 
@@ -218,7 +218,8 @@ def _partials(plan: LaunchPlan) -> list[str]:
     return [
         f"each of the {kind} writes {written} {t.partial_state_bytes} B",
         f"per (token, query head): {states} {kind} x {t.partial_state_bytes} B = {states * t.partial_state_bytes} B",
-        f"for all {tokens} token(s) x {g.q_heads} query heads {t.partial_written_bytes} B are written and read back",
+        f"for {counted(tokens, 'query token')} x {counted(g.q_heads, 'query head')} {t.partial_written_bytes} B are "
+        "written and read back",
         f"all {plan.splits.launched} launched splits would take {t.partial_allocated_bytes} B (the engine allocates "
         f"{plan.scratch_bytes} B of scratch)",
     ]

@@ -30,7 +30,7 @@ class Paging(Shown):
     table_entries: int
     """Page ids of the request."""
     table_bytes: int
-    """Bytes of these page ids."""
+    """Bytes of the page ids in the table of one request."""
     table_total_bytes: int
     """Bytes of the page ids of all requests."""
     table_share: float

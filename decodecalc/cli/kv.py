@@ -114,8 +114,8 @@ def command(
     if not 0 < memory_fraction <= 1:
         raise InputError(f"--memory-fraction must be above 0 and at most 1, not {memory_fraction}")
     for name, gib in (("--reserve-gib", reserve_gib), ("--available-gib", available_gib)):
-        if gib is not None and not 0 <= gib < MOST_GIB:
-            raise InputError(f"{name} must be from 0 to {MOST_GIB}, not {gib}")
+        if gib is not None and not 0 <= gib <= MOST_GIB:
+            raise InputError(f"{name} must be from 0 to {MOST_GIB}, not {gib:g}")
     if stored is not None and stored not in LINEAR_BYTES:
         raise UnknownNameError("storage of weights", stored, LINEAR_BYTES)
     degrees = tp if isinstance(tp, tuple) else (tp,)

@@ -70,8 +70,8 @@ def command(command: str, format_: str, output: str | None, html: str | None, **
     from decodecalc.tables.serve import serve_page, serve_table
 
     gpu = resolve_gpu(values["gpu"])
-    if not 0 <= values["reserve_gib"] < MOST_GIB:
-        raise InputError(f"--reserve-gib must be from 0 to {MOST_GIB}, not {values['reserve_gib']}")
+    if not 0 <= values["reserve_gib"] <= MOST_GIB:
+        raise InputError(f"--reserve-gib must be from 0 to {MOST_GIB}, not {values['reserve_gib']:g}")
     found = serve(
         read_command(_text(command)),
         gpu=gpu,

@@ -142,8 +142,8 @@ class Adviser:
         if best is None or tried[best][0] * (1 + needed) >= total:
             typed = setting.text.format(splits="N", pages="N")
             keep = (
-                f"{name}: keep the default; no value of `{typed}` is predicted to gain more than {needed:.1%}, and a "
-                "smaller predicted gain may turn out as a loss"
+                f"{name}: keep the default; no value of `{typed}` is predicted to gain more than {100 * needed:.1f} %, "
+                "and a smaller predicted gain may turn out as a loss"
             )
             return Advice(engine=name, now_s=total, needed=needed, tried=listed, sentence=keep)
         then_s, then = tried[best]
@@ -194,7 +194,7 @@ class Adviser:
             return f"{policy.name}: stay with {self.kv.dtype}; a cache in {other} is predicted to be slower, {times}"
         return (
             f"{policy.name}: a cache in {other} makes no difference that can be told, {times} a token, since "
-            f"predictions of the two may be {needed:.0%} apart"
+            f"predictions of the two may be {100 * needed:.0f} % apart"
         )
 
     def _times(

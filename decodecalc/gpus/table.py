@@ -114,7 +114,7 @@ def find_name(text: str) -> str:
         return found
     known = [*_entries(), *(alias for entry in _entries().values() for alias in entry["aliases"])]
     hint = "a GPU file must end in .json or .toml; `decodecalc gpus` lists the table"
-    raise UnknownNameError("gpu", text, known, hint=hint)
+    raise UnknownNameError("GPU", text, known, hint=hint)
 
 
 @cache

@@ -32,11 +32,11 @@ class Codes:
 _REFUSALS = {
     "arch": "The engine has no kernel for this architecture.",
     "block_size": "The kernel is not compiled for this size of a block (of the cache, or of its threads).",
-    "context_parallel": "The keys of a request cannot be divided over ranks, because the kernel keeps the log-sum-exp.",
+    "context_parallel": "The keys of a request cannot be divided over ranks, as the kernel returns no log-sum-exp.",
     "compute_capability": "The compute capability of the device is too low, or it is not known.",
     "dense_layer": "The layer reads every key, and the engine reads lists of keys only.",
     "dtype": "The engine does not take the element types of cache and queries.",
-    "equal_widths": "The engine is taken only for layers whose keys and values differ in width.",
+    "equal_widths": "The engine runs only layers whose keys and values differ in width.",
     "grid": "The launch does not fit the axes of the grid.",
     "group": "The kernel does not take this number of query heads for each KV head.",
     "head_dim": "No kernel serves the width of the keys, or of keys and values together.",
@@ -70,7 +70,7 @@ _REFUSALS = {
 }
 _GATES = {
     "all_splits_live": "Every launched split has keys.",
-    "arch": "The device has the kernel.",
+    "arch": "The engine has a kernel for the architecture of the device.",
     "batch_invariant": "The result of a request does not depend on the rest of the batch.",
     "combine_supported": "The combine kernel is compiled for this number of parts.",
     "dynamic_splits": "A kernel on the device picks the split count of each request.",

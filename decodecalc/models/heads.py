@@ -115,7 +115,7 @@ def _head_dim(fields: Fields, q: int, notes: list[str]) -> int:
             raise ModelConfigError("no head width: neither head_dim nor hidden_size is there")
         return _quotient(hidden, q, "hidden_size")
     if hidden is not None and dim * q != hidden:
-        notes.append(f"head_dim {dim} != hidden/heads ({hidden}/{q}={hidden / q:g})")
+        notes.append(f"head_dim is {dim}, not hidden_size / heads ({hidden} / {q} = {hidden / q:g})")
     return dim
 
 

@@ -13,6 +13,7 @@ from decodecalc.plot.figures import FIGURES, load_figure
 from decodecalc.plot.series import Row, scenario
 from decodecalc.plot.style import figure_bytes
 from decodecalc.request import Request, combinations, resolve, said
+from decodecalc.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +91,7 @@ def draw_words(figure: str, words: Mapping[str, Any]) -> Drawn:
         }
         rows += [{**who, **row} for row in module.rows(request, sentences, **options)]
         pages = scenarios.imposed_pages().items()
-        sentences += [f"{engine} is drawn with its own pages of {keys} keys" for engine, keys in pages]
+        sentences += [f"{engine} is drawn with its own pages of {counted(keys, 'key')}" for engine, keys in pages]
         sentences += [*request.heading[1:], *request.cautions]
     sentences = list(dict.fromkeys(sentences))
     if not rows:

@@ -31,7 +31,7 @@ _LOOKS: dict[str, Any] = {
 Row = Mapping[str, Any]
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """One piece of every bar."""
 
     label: str
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """Whether only its outline is drawn, from the beginning of the bar; others are stacked."""
 
 
-class Subject(NamedTuple):
+class PageFigure(NamedTuple):
     """What a figure shows of the rows."""
 
     title: str
@@ -59,7 +59,7 @@ class Subject(NamedTuple):
     """The axis' label, with its unit."""
     text: Callable[[Row], str]
     """The value of a row in words, beside its bar."""
-    parts: Callable[[Sequence[Row]], list[Part]] | None = None
+    parts: Callable[[Sequence[Row]], list[BarPart]] | None = None
     """What bars are made of; None: the value alone."""
     line: Callable[[Sequence[Row]], tuple[float, str] | None] = lambda rows: None
     """A value that all bars are compared with, and its name."""
@@ -131,9 +131,9 @@ def _name(row: Row, rows: Sequence[Row], without: Sequence[str] = ()) -> str:
     return ", ".join(named) or plain(row.get("engine") or "this step")
 
 
-def _bars(rows: Sequence[Row], subject: Subject) -> Figure:
+def _bars(rows: Sequence[Row], subject: PageFigure) -> Figure:
     shown = rows[:MOST_BARS]
-    parts = subject.parts(shown) if subject.parts else [Part("", [r[subject.key] for r in shown], BLUE)]
+    parts = subject.parts(shown) if subject.parts else [BarPart("", [r[subject.key] for r in shown], BLUE)]
     named = [part for part in parts if part.label and any(part.values)]
     names, texts = [_name(row, shown) for row in shown], [subject.text(row) for row in shown]
     with small_figure() as (fig, ax):
@@ -184,7 +184,7 @@ def _beside(fig: Any, ax: Any, ends: Sequence[float], texts: Sequence[str]) -> N
     ax.set_xlim(0, max(ax.get_xlim()[1], *(end / (1 - part) for end, part in zip(ends, taken))))
 
 
-def _lines(rows: Sequence[Row], subject: Subject, along: str) -> Figure:
+def _lines(rows: Sequence[Row], subject: PageFigure, along: str) -> Figure:
     series: dict[str, list[Row]] = {}
     for row in rows:
         series.setdefault(_name(row, rows, (along,)), []).append(row)
@@ -205,15 +205,15 @@ def _lines(rows: Sequence[Row], subject: Subject, along: str) -> Figure:
         return Figure(drawn(fig), _caption(subject, len(shown), len(series), "lines"), subject.title)
 
 
-def _caption(subject: Subject, shown: int, there: int, what: str) -> str:
+def _caption(subject: PageFigure, shown: int, there: int, what: str) -> str:
     more = f" The figure shows the first {shown} of {there} {what}; the table has all." if there > shown else ""
     return subject.caption + more
 
 
-def _coverage_parts(rows: Sequence[Row]) -> list[Part]:
+def _coverage_parts(rows: Sequence[Row]) -> list[BarPart]:
     return [
-        Part("launched blocks", [r["launched_blocks"] for r in rows], GREY, hollow=True),
-        Part("blocks with keys to read", [r["live_blocks"] for r in rows], BLUE),
+        BarPart("launched blocks", [r["launched_blocks"] for r in rows], GREY, hollow=True),
+        BarPart("blocks with keys to read", [r["live_blocks"] for r in rows], BLUE),
     ]
 
 
@@ -234,14 +234,14 @@ TERMS = (
 """What the time of a layer is made of, as the figure puts it together: name, terms, colour."""
 
 
-def _term_parts(rows: Sequence[Row]) -> list[Part]:
-    return [Part(label, [sum(r[key] or 0.0 for key in keys) for r in rows], color) for label, keys, color in TERMS]
+def _term_parts(rows: Sequence[Row]) -> list[BarPart]:
+    return [BarPart(label, [sum(r[key] or 0.0 for key in keys) for r in rows], color) for label, keys, color in TERMS]
 
 
-def _now_and_then(rows: Sequence[Row]) -> list[Part]:
+def _now_and_then(rows: Sequence[Row]) -> list[BarPart]:
     return [
-        Part("now", [r["own_kernel_s"] for r in rows], GREY, hollow=True),
-        Part("with the setting", [r["flag_s"] or 0.0 for r in rows], GREEN),
+        BarPart("now", [r["own_kernel_s"] for r in rows], GREY, hollow=True),
+        BarPart("with the setting", [r["flag_s"] or 0.0 for r in rows], GREEN),
     ]
 
 
@@ -256,26 +256,26 @@ def _of_step(row: Row) -> str:
     return f"{100 * low:.0f} to {100 * high:.0f} % attention" if known else human_seconds(row["attention_s"])
 
 
-def _step_parts(rows: Sequence[Row]) -> list[Part]:
+def _step_parts(rows: Sequence[Row]) -> list[BarPart]:
     return [
-        Part("attention", [r["attention_s"] for r in rows], ORANGE),
-        Part("least rest", [r["rest_floor_s"] or 0.0 for r in rows], BLUE),
+        BarPart("attention", [r["attention_s"] for r in rows], ORANGE),
+        BarPart("least rest", [r["rest_floor_s"] or 0.0 for r in rows], BLUE),
     ]
 
 
-CURVE = Subject(
+CURVE = PageFigure(
     "How does the time depend on the split count?",
     "Predicted time of one attention layer in the bundled kernel.",
     "total_s", 1e6, "µs per layer", lambda r: human_seconds(r["total_s"]),
 )  # fmt: skip
-SUBJECTS: dict[str, Subject] = {
-    "grid": Subject(
+SUBJECTS: dict[str, PageFigure] = {
+    "grid": PageFigure(
         "How many SMs get work?",
         "Blocks with keys to read, and the share of the SMs that they cover.",
         "sm_coverage", 1, "blocks", lambda r: f"{r['live_blocks']}: {percent(r['sm_coverage'])}",
         _coverage_parts, _sms, "SMs with work, %",
     ),
-    "predict": Subject(
+    "predict": PageFigure(
         "Where does the time of a layer go?",
         "Predicted time of one attention layer, by what it is spent on; in brackets the interval for 90 % of "
         "measurements.",
@@ -283,22 +283,22 @@ SUBJECTS: dict[str, Subject] = {
         lambda r: f"{human_seconds(r['total_s'])} ({human_seconds(r['low_s'])} to {human_seconds(r['high_s'])})",
         _term_parts,
     ),
-    "choose": Subject(
+    "choose": PageFigure(
         "What does a layer take, and with the best setting?",
         "Predicted time of the engine's own kernel in one layer; filled where a server's setting makes it faster.",
         "own_kernel_s", 1e6, "µs per layer", _change, _now_and_then,
     ),
-    "step": Subject(
+    "step": PageFigure(
         "How much of a step is attention?",
         "Attention of all layers, beside the least time of everything else.",
         "attention_s", 1e3, "ms per step", _of_step, _step_parts,
     ),
-    "serve": Subject(
+    "serve": PageFigure(
         "How much of a step is attention?",
         "Attention of all layers, beside the least time of everything else, by the batch.",
         "attention_s", 1e3, "ms per step", _of_step, _step_parts,
     ),
-    "kv": Subject(
+    "kv": PageFigure(
         "How many sequences fit?", "Sequences whose cache fits on the GPU beside the weights, by their length.",
         "sequences", 1, "sequences that fit", lambda r: str(r["sequences"]),
     ),

@@ -43,20 +43,20 @@ def vllm_cascade(geo: Geometry, batch: Batch, keys: int, gpu: Gpu, page_size: in
     tiles = cdiv(shared, TILE)
     apart = cdiv(geo.q_heads * cdiv(batch.size, TILE), gpu.sm_count) * tiles
     split = cdiv(batch.size * geo.kv_heads * cdiv(geo.group, TILE) * tiles, gpu.sm_count)
-    return apart < split, f"it counts {apart} waves of tiles apart and {split} with the keys split"
+    return apart < split, f"it counts {apart} waves of tiles with the prefix separate and {split} with the keys split"
 
 
 def prefix_rules(geo: Geometry, batch: Batch, keys: int, gpu: Gpu, page_size: int = 16) -> list[str]:
     """What servers do with a prefix that all requests of this step share, in whole sentences."""
     if gpu.is_hip:
-        return ["No server that was read attends a shared prefix apart on this GPU."]
+        return ["No server that was read attends a shared prefix separately on this GPU."]
     uses, why = vllm_cascade(geo, batch, keys, gpu, page_size)
     rule = "would attend" if uses else "would not attend"
     latent = " Latent layers never do." if geo.mla else ""
     return [
         f"vLLM 0.32 and later read a shared prefix once for every request: cascade attention was removed.{latent}",
-        f"vLLM up to 0.31 {rule} it apart with FLASH_ATTN ({why}); from 0.18 on only with --no-disable-cascade-attn, "
-        "and such a step leaves the full CUDA graph.",
+        f"vLLM up to 0.31 {rule} it separately with FLASH_ATTN ({why}); from 0.18 on only with "
+        "--no-disable-cascade-attn, and such a step leaves the full CUDA graph.",
         "SGLang shares the memory of a prefix and reads it for every request.",
     ]
 

@@ -103,7 +103,7 @@ class Resolution(Shown):
         """Why this backend: one sentence for every candidate, then the choice or the refusal."""
         lines = [str(candidate) for candidate in self.candidates]
         if self.backend is not None:
-            how = "was asked for by name" if self.forced else "is the first candidate that nothing speaks against"
+            how = "was asked for by name" if self.forced else "is the first candidate that can serve the layer"
             lines.append(f"{self.backend} {how}")
         if self.refused is not None:
             lines.append(f"{self.server} does not start: {self.refused}")

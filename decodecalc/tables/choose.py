@@ -20,8 +20,8 @@ from decodecalc.tables.defaults import default_clause, default_columns, in_order
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.ranks import rank_notes
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import absent, counted, sentence
-from decodecalc.units import human_seconds
+from decodecalc.tables.text import absent, sentence
+from decodecalc.units import counted, human_seconds
 
 if TYPE_CHECKING:
     from decodecalc.request import Request

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from decodecalc.tables.table import Column
-from decodecalc.tables.text import counted
+from decodecalc.units import counted
 
 # Key of a row -> how a sentence says its value, in the order in which a sentence says them.
 PHRASES: dict[str, Callable[[Any], str]] = {

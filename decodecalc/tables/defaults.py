@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from decodecalc.tables.table import Column
-from decodecalc.tables.text import listed
+from decodecalc.units import listed
 
 if TYPE_CHECKING:
     from decodecalc.request import Request

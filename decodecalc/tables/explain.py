@@ -12,8 +12,8 @@ from decodecalc.analysis.traffic import traffic
 from decodecalc.prefix import WHOLE
 from decodecalc.scenario import Planned
 from decodecalc.tables.table import Table, percent
-from decodecalc.tables.text import counted, sentence
-from decodecalc.units import human_bytes
+from decodecalc.tables.text import sentence
+from decodecalc.units import counted, human_bytes
 
 if TYPE_CHECKING:
     from decodecalc.request import Request

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.tables.table import Column, Table, alike
-from decodecalc.tables.text import counted, listed
+from decodecalc.units import counted, listed
 
 HEADING, WORD, GATE, REFUSAL = "heading", "word", "gate", "refusal"
 
@@ -175,7 +175,7 @@ HEADINGS = (
         ("low", "The lower end of the interval that is meant to hold 90 % of measured times."),
         ("high", "The upper end of the interval that is meant to hold 90 % of measured times."),
         ("token time", "The predicted time of the attention of all layers for one token."),
-        ("at least", "What no kernel undercuts: launches, and bytes at the sustained bandwidth."),
+        ("at least", "A time that no kernel can beat: the launches, and the bytes at the sustained bandwidth."),
         ("bound by", "The part of the time that is largest."),
         ("launching", "The part of the time that launches take."),
         ("start", "The part of the time in which blocks begin and end."),
@@ -218,13 +218,13 @@ HEADINGS = (
         ),
         (
             "shared time",
-            "The predicted time of one layer where shared keys are read apart: the prefix, the own keys and the merge.",
+            "The predicted time of one layer where shared keys are read separately: prefix, own keys and merge.",
         ),
         ("prefix", "The part of the shared time in which the keys that requests share are read."),
         ("own keys", "The part of the shared time in which the keys that each request has for itself are read."),
-        ("shared launches", "Kernels that are launched for one layer where shared keys are read apart."),
+        ("shared launches", "Kernels that are launched for one layer where shared keys are read separately."),
         ("bytes saved", "Bytes of keys and values that one layer need not read where shared keys are read once."),
-        ("least prefix", "The number of shared keys from which on reading them apart is predicted to be faster."),
+        ("least prefix", "The number of shared keys from which on reading them separately is predicted to be faster."),
     ),
     # choose
     *_all(
@@ -243,7 +243,7 @@ HEADINGS = (
         ),
         (
             "saved per token",
-            "What the setting, or the best split count, takes off the time of one token over all layers.",
+            "The time that the setting, or the best split count, saves for one token over all layers.",
         ),
         ("time at S_opt", "The predicted time of one layer with the bundled kernel at S_opt."),
         ("rule's time", "The predicted time of the bundled kernel when it is launched by the engine's rule."),
@@ -266,7 +266,11 @@ HEADINGS = (
             "Bytes of keys and values that all layers of the group read in one decode step, on one GPU.",
         ),
         ("states / KV", "Bytes of partial states, written and read, over the bytes of KV that are read."),
-        ("buffers / KV", "The same ratio if every launched split had keys: an upper bound and no traffic."),
+        (
+            "buffers / KV",
+            "The bytes of partial states over the bytes of KV if every launched split had keys. It is an upper "
+            "bound, and not what is moved.",
+        ),
         (
             "states a step",
             "Bytes of partial states that all layers of the group write and read in one decode step.",
@@ -279,7 +283,7 @@ HEADINGS = (
         ("ridge FLOP/B", "The intensity at which the GPU's peak and its bandwidth are in balance."),
         (
             "ridge / intensity",
-            "How far the layer is from that balance: above 1 it is memory-bound by this factor.",
+            "The GPU's ridge over the layer's intensity: above 1 the layer is memory-bound by this factor.",
         ),
         ("tile rows", "Query rows of a block's tile, as the tensor cores compute them."),
         ("live rows", "Rows of the tile that hold a query; the others are padding."),
@@ -303,7 +307,7 @@ HEADINGS = (
             "The number of the split, from 0. A split is a slice of a request's keys with blocks of its own.",
         ),
         ("first key", "The first key of the split, counted from 0."),
-        ("end key", "The key behind the last one of the split."),
+        ("end key", "The number of the first key after the split."),
         ("keys in split", "Keys of the split."),
         ("tiles", "Loop iterations that the keys of the split take."),
         ("visible keys", "Keys of the split that a query token can see: those inside the window."),
@@ -318,7 +322,7 @@ HEADINGS = (
         ("page size", "Keys that a page of the cache holds, as the kernel sees it."),
         ("layout", "How a kernel finds a key: by a block table of page ids, or by an index for every key."),
         ("table entries", "Page ids in the table of one request."),
-        ("table bytes", "Bytes of these page ids."),
+        ("table bytes", "Bytes of the page ids in the table of one request."),
         ("table / KV head", "The bytes of the table over the bytes of one KV head's keys and values."),
         ("tile keys", "Keys that one loop iteration loads."),
         ("page ids per tile", "Page ids that a tile needs before its keys can be loaded."),
@@ -343,8 +347,8 @@ HEADINGS = (
             "Bytes that one decode step reads of such a sequence on one GPU, over all its layers: what the new token "
             "sees, each key once.",
         ),
-        ("sequences that fit", "How many such sequences fit beside the weights."),
-        ("tokens that fit", "Tokens of that many sequences."),
+        ("sequences that fit", "How many sequences of this length fit beside the weights."),
+        ("tokens that fit", "The tokens of all sequences that fit."),
         (
             "stored for a token",
             "Bytes that one more token takes on one GPU, over all its layers, while no window is full.",
@@ -369,9 +373,9 @@ HEADINGS = (
             "takes from the least rest to twice as long.",
         ),
         ("weight bytes", "Bytes of weights that a step reads on one GPU."),
-        ("weights' time", "The least time to read these weights."),
+        ("weights' time", "The least time to read the weights of a step."),
         ("state bytes", "Bytes of recurrent states that a step reads and writes on one GPU."),
-        ("states' time", "The least time to read and write these states."),
+        ("states' time", "The least time to read and write the recurrent states of a step."),
         ("rank exchanges", "The least time of the exchanges of data between GPUs."),
         ("per layer", "The predicted time of the attention of one layer."),
         ("KV bytes", "Bytes of the cache that the sequences of the row store on one GPU, over all layers."),
@@ -417,17 +421,19 @@ HEADINGS = (
         ("L2", "The size of the GPU's L2 cache."),
         ("bf16 TFLOP/s", "The peak for dense bf16 matrices with FP32 accumulation."),
         ("fp8 TFLOP/s", "The peak for dense fp8 matrices with FP32 accumulation."),
-        ("fitted", "Kernels whose time parameters were fitted to public timings of this GPU."),
+        ("kernels measured", "How many kernels have time parameters that were measured on this GPU."),
+        ("kernels fitted", "How many kernels have time parameters that were fitted to public timings of this GPU."),
+        ("kernels extrapolated", "How many kernels have time parameters that were taken from another GPU."),
         ("field", "The name of a number or a fact of the GPU."),
-        ("value", "Its value."),
+        ("value", "The value of the field."),
         ("unit", "The unit of the value."),
         (
             "confidence",
             "How sure the value is: a data sheet, a driver, another text, or derived from other values.",
         ),
-        ("source", "Where the value was read."),
+        ("source", "The document or the query that the value was read from."),
         ("other sources say", "Values that other sources have instead."),
-        ("note", "What is worth knowing beside the value."),
+        ("note", "A remark on the value or on its sources."),
         ("what it is", "The kernel in words."),
         (
             "newest version",
@@ -444,7 +450,10 @@ HEADINGS = (
         ("package version", "The version of that package."),
         ("can run here", "Whether `verify --kernel own` can run this kernel on this machine."),
         ("policy's version", "The version of our rule that belongs to the package."),
-        ("found at", "Where the package lies."),
+        (
+            "found at",
+            "Whether the package is installed or comes from the peer folder, a copy of engines' packages.",
+        ),
         ("function that is called", "The function of the package that launches the kernel."),
         ("why it cannot run", "What is missing."),
         ("installed version", "The version of the package that is installed."),
@@ -457,8 +466,6 @@ HEADINGS = (
         ("in the tables of", "The commands whose tables use the term in this sense, where it has several."),
     ),
     *_of("models", ("layers", "Layers of the model, or of the group of layers in the row.")),
-    *_of("gpus", ("measured", "Kernels whose time parameters were measured on this GPU.")),
-    *_of("gpus", ("extrapolated", "Kernels whose time parameters were taken from another GPU.")),
     # verify, report and audit
     *_all(
         ("engine's rule", "The engine whose rule launched the kernel that was checked."),
@@ -554,7 +561,7 @@ WORDS = tuple(
         ("KV cache", "The stored keys and values of all tokens so far. Every decode step reads them."),
         ("page", "A block of the KV cache that holds the keys and values of a fixed number of tokens."),
         ("step", "One decode step: every request of the batch gets its next token."),
-        ("token", "What a step makes for each request; times for a token are those of all layers."),
+        ("token", "What one decode step produces for each request. A time for a token adds up all layers."),
         ("rank", "One GPU of those that share a model."),
         ("zoo", "The models that are known by name."),
         (
@@ -565,7 +572,7 @@ WORDS = tuple(
         ("own kernel", "The kernel that the engine itself launches."),
         (
             "calibration",
-            "The measured parameters of the time model. A GPU without one gets those of another, scaled.",
+            "The measured parameters of the time model. A GPU that was not measured gets scaled parameters of another.",
         ),
         (
             "cold L2",

@@ -6,8 +6,7 @@ from decodecalc.cost.load import kernels_of
 from decodecalc.cost.parameters import EXTRAPOLATED, FITTED, MEASURED
 from decodecalc.gpus import gpu_fields, gpu_names, load_gpu
 from decodecalc.tables.table import Column, Table, cell
-from decodecalc.tables.text import listed
-from decodecalc.units import human_bytes, human_rate
+from decodecalc.units import human_bytes, human_rate, listed
 
 
 def gpus_table() -> Table:
@@ -42,9 +41,9 @@ def gpus_table() -> Table:
         Column("tensor_bf16_flop_per_s", "bf16 TFLOP/s", tera),
         Column("tensor_fp8_flop_per_s", "fp8 TFLOP/s", tera),
         Column("ridge_bf16_flop_per_byte", "ridge FLOP/B", lambda v: f"{v:.0f}", rank=2),
-        Column("kernels_measured", "measured", count, rank=3),
-        Column("kernels_fitted", "fitted", count, rank=3),
-        Column("kernels_extrapolated", "extrapolated", count, rank=3),
+        Column("kernels_measured", "kernels measured", count, rank=3),
+        Column("kernels_fitted", "kernels fitted", count, rank=3),
+        Column("kernels_extrapolated", "kernels extrapolated", count, rank=3),
     ]
     measured = [row["name"] for row in rows if row["kernels_measured"]]
     answer = f"{len(rows)} GPUs are known; kernels were timed on {listed(measured)}." if measured else ""
@@ -85,12 +84,17 @@ def fields_table(name: str) -> Table:
         for kernel, word in kernels_of(load_gpu(name)).items()
     ]
 
+    def shown(value: object) -> str:
+        """A pair of numbers is a compute capability, 9.0, as a GPU's file may write it."""
+        pair = isinstance(value, list) and all(isinstance(part, int) for part in value)
+        return ".".join(map(str, value)) if isinstance(value, list) and pair else cell(value)
+
     def others(value: object) -> str:
         return "; ".join(f"{cell(a['value'])} ({a['source']})" for a in value) if isinstance(value, list) else ""
 
     columns = [
         Column("field", "field", align="left", rank=0),
-        Column("value", "value", align="left", rank=0),
+        Column("value", "value", shown, align="left", rank=0),
         Column("unit", "unit", align="left"),
         Column("confidence", "confidence", align="left"),
         Column("source", "source", align="left", rank=0),

@@ -17,7 +17,8 @@ from decodecalc.tables.defaults import default_clause, default_columns, in_order
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.ranks import rank_columns, rank_notes
 from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary, with_versions
-from decodecalc.tables.text import absent, counted, sentence
+from decodecalc.tables.text import absent, sentence
+from decodecalc.units import counted
 
 if TYPE_CHECKING:
     from decodecalc.request import Request

@@ -18,7 +18,7 @@ from decodecalc.safetext import plain
 from decodecalc.tables.glossary import meanings
 from decodecalc.tables.svg import inline
 from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table
-from decodecalc.tables.text import counted
+from decodecalc.units import counted
 
 SOME_COLUMNS, MANY_COLUMNS = 4, 8
 """A table with more columns than the first turns into a list of records on a phone, with more than the second on a

@@ -7,7 +7,7 @@ from typing import Any
 from decodecalc.drift import Outcome, Verdict, inspect_environment, inspect_path
 from decodecalc.drift.compare import DIFFERS
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import counted, listed
+from decodecalc.units import counted, listed
 
 SERVED_MODELS = ("llama3-8b", "deepseek-v3")  # grouped heads, and a latent
 MAX_VALUE = 160  # characters of an expected or found value in a note

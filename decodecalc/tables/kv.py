@@ -9,8 +9,8 @@ from decodecalc.analysis.memory import CacheSize, cache_size, read_bytes
 from decodecalc.errors import InputError
 from decodecalc.models import Model
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import counted, sentence
-from decodecalc.units import human_bytes
+from decodecalc.tables.text import sentence
+from decodecalc.units import counted, human_bytes
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu

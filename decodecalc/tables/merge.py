@@ -10,8 +10,8 @@ from decodecalc.tables.columns import ranging, scenario_columns
 from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table, percent
-from decodecalc.tables.text import absent, listed, sentence
-from decodecalc.units import human_bytes
+from decodecalc.tables.text import absent, sentence
+from decodecalc.units import human_bytes, listed
 
 if TYPE_CHECKING:
     from decodecalc.request import Request

@@ -11,7 +11,8 @@ from decodecalc.models import load_model, zoo_entries
 from decodecalc.models.zoo import ZooEntry, find_entry, matching_entries
 from decodecalc.sanity import replication_lines
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import counted, listed, sentence
+from decodecalc.tables.text import sentence
+from decodecalc.units import counted, listed
 
 
 def named_table(spec: str, tp: int) -> Table:

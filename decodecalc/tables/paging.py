@@ -11,8 +11,8 @@ from decodecalc.sizes import check_rows
 from decodecalc.tables.columns import scenario_columns
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table, percent
-from decodecalc.tables.text import absent, counted, sentence
-from decodecalc.units import human_bytes, parse_counts
+from decodecalc.tables.text import absent, sentence
+from decodecalc.units import counted, human_bytes, parse_counts
 
 if TYPE_CHECKING:
     from decodecalc.request import Request

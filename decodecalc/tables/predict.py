@@ -209,8 +209,9 @@ def _provenance(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         for p in row["provenance"]:
             note = f" ({p['note']})" if p["note"] else ""
-            spread = f" +- {percent(p['spread'])}" if p["spread"] else ""
-            value = f"{_shown(p['value'])} {p['unit']}{spread}, {p['provenance']}{note}"
+            spread = f" ± {percent(p['spread'])}" if p["spread"] else ""
+            unit = "" if p["unit"] == "1" else f" {p['unit']}"  # 1 is a plain number
+            value = f"{_shown(p['value'])}{unit}{spread}, {p['provenance']}{note}"
             lines[f"{row['kernel']}: {p['name']} = {value}"] = None
     return list(lines)
 
@@ -218,7 +219,7 @@ def _provenance(rows: list[dict[str, Any]]) -> list[str]:
 def _shown(value: float | tuple[float, ...]) -> str:
     """A number, or a curve's ends and how many values it has."""
     if isinstance(value, tuple):
-        return f"{value[0]:.4g} ... {value[-1]:.4g} ({len(value)} values)"
+        return f"{value[0]:.4g} to {value[-1]:.4g} ({len(value)} values)"
     return f"{value:.4g}"
 
 

@@ -56,7 +56,7 @@ def prefix_table(request: Request, kernel: str, l2: str, launch: str, calibratio
                     rows.append(_row(found, group, batch, least))
     inputs = {**request.inputs, "kernel": kernel, "l2": l2, "launch": launch, "calibration": known.label}
     verdicts = [
-        f"{row['engine']}, batch {row['batch']}: attending {s.shared_prefix} shared keys apart {row['verdict']}"
+        f"{row['engine']}, batch {row['batch']}: attending {s.shared_prefix} shared keys separately {row['verdict']}"
         + (
             f", {human_seconds(row['shared_s'])} against {human_seconds(row['whole_s'])} a layer"
             if row["verdict"] and row["whole_s"]

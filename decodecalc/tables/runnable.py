@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decodecalc.engines.registry import engine_names, load_policy
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import counted
+from decodecalc.units import counted
 from decodecalc.verify.own.runner import Here, all_runners, look
 
 
@@ -25,12 +25,12 @@ def runnable_table(engine: str | None = None) -> Table:
     ]
     notes = ["`decodecalc verify --kernel own` runs these kernels. It needs a CUDA GPU."]
     able = sum(bool(row["runnable"]) for row in rows)
-    answer = f"The own kernels of {able} of {counted(len(rows), 'engine')} can run here."
+    answer = f"{able or 'None'} of the {counted(len(rows), 'engine')} that `verify` can call can run here."
     if engine is None:
         without = [name for name in engine_names() if name not in {row["engine"] for row in rows}]
-        notes.append(f"No runner calls the own kernels of {', '.join(without)}.")
+        notes.append(f"`verify` cannot call the own kernels of {', '.join(without)}.")
     elif not rows:
-        answer = f"No runner calls the own kernel of {engine}."
+        answer = f"`verify` cannot call the own kernel of {engine}."
     return Table("engines", {"runnable": True}, rows, columns, notes=notes, answer=answer)
 
 
@@ -38,7 +38,7 @@ def _row(here: Here) -> dict[str, object]:
     found = here.found
     reason = here.reason
     if found is not None and found.policy_version is None:
-        reason = f"{found.package} {found.version} is of no version that our policy knows"
+        reason = f"no version of our policy belongs to {found.package} {found.version}"
     return {
         "engine": here.runner.engine,
         "runnable": found is not None and found.policy_version is not None,

@@ -11,7 +11,8 @@ from decodecalc.sizes import check_rows
 from decodecalc.tables.columns import scenario_columns, varies
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table
-from decodecalc.tables.text import absent, counted, sentence
+from decodecalc.tables.text import absent, sentence
+from decodecalc.units import counted
 
 if TYPE_CHECKING:
     from decodecalc.request import Request

@@ -253,11 +253,11 @@ def _fits(found: Serving) -> list[str]:
     parts = []
     if cache.keeps_every_token:
         parts.append(f"{cache.tokens(available) * cache.context_ranks:,} tokens".replace(",", " "))
-    parts.append(f"{fitting} sequences of {found.context}")
+    parts.append(f"{fitting} sequences of {found.context} tokens")
     given = "asked for" if found.command.max_num_seqs else found.facts.seqs_are
     if fitting >= limit:
         longest = min(cache.longest(available, limit), found.max_model_len or 1 << 24)
-        parts.append(f"all {limit} ({given}) fit, up to {longest} tokens each")
+        parts.append(f"all {limit} ({given}) fit with up to {longest} tokens each")
     else:
         parts.append(f"{limit} ({given}) do not fit, so {limit - fitting} of them wait")
     if found.max_model_len is not None and cache.sequences(available, found.max_model_len) == 0:

@@ -91,7 +91,7 @@ def _answer(rows: list[dict[str, Any]], model: str) -> str:
         last = rows[-1]
         ends = [(first, told_apart(first, rows)), (last, told_apart(last, rows))]
         told = " and ".join(f"{_share(row)} {words}" for row, words in ends)
-        return sentence(f"Attention takes {told} of a decode step of {model}")
+        return sentence(f"Of a decode step of {model}, attention takes {told}")
     rest, time = human_seconds(first["rest_floor_s"]), first["attention_s"]
     beside = f"its own time is not predicted, and everything else takes at least {rest}"
     if time is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from decodecalc.units import counted
+
 FEW = 2  # up to this many absent engines are each explained at once
 
 
@@ -26,25 +28,6 @@ def absent(refusals: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
         return lines, []
     note = f"{counted(len(engines), 'engine')} cannot run this and {'is' if len(engines) == 1 else 'are'} not shown"
     return [f"{note}; -v says why."], lines
-
-
-def counted(count: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "block"), counted(20, "block")
-    ('1 block', '20 blocks')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def listed(items: Iterable[str]) -> str:
-    """Words joined as a sentence joins them.
-
-    >>> listed(["a", "b", "c"]), listed(["a"])
-    ('a, b and c', 'a')
-    """
-    words = list(items)
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
 
 
 def sentence(text: str) -> str:

@@ -10,7 +10,7 @@ from decodecalc.safetext import markdown_safe, plain
 from decodecalc.tables.html import Details, Figure, Origin, Section, page
 from decodecalc.tables.render import render
 from decodecalc.tables.table import BAD, GOOD, OFF, Column, Table, cell, percent
-from decodecalc.units import human_bytes, human_seconds
+from decodecalc.units import counted, human_bytes, human_seconds
 from decodecalc.verify.claims.claim import BY_NUMBER, ERROR, FAIL, PASS, SKIP
 from decodecalc.verify.claims.claim import OFF as BEYOND
 
@@ -402,6 +402,6 @@ def dry_run_table(cases: Sequence[Case], claims: Sequence[int], inputs: Mapping[
         Column("refused", "why it is refused", lambda text: text[:60], align="left"),
     ]
     scenarios = len({case.scenario.id for case in cases})
-    heading = [f"A run would check {len(cases)} cases of {scenarios} scenarios; nothing was run"]
+    heading = [f"A run would check {counted(len(cases), 'case')} of {counted(scenarios, 'scenario')}; nothing was run."]
     notes = [f"{n} {BY_NUMBER[n].name}: {BY_NUMBER[n].text}" for n in claims]
     return Table("verify", {**inputs, "dry_run": True}, rows, columns, heading, notes)

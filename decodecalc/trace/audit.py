@@ -20,6 +20,7 @@ from decodecalc.trace.recognise import NameBook
 from decodecalc.trace.rows import row_of
 from decodecalc.trace.steps import distinct_notes
 from decodecalc.trace.warnings import with_warnings
+from decodecalc.units import counted
 from decodecalc.values import ShownRows
 
 if TYPE_CHECKING:
@@ -94,14 +95,21 @@ class Audit(ShownRows):
         if wrong:
             n = sum(g.group.launches for g in wrong)
             of = len(wrong) + len(right)
-            return f"FAILED: {len(wrong)} of {of} checked launch groups ({n} launches) differ from the plan"
+            return f"FAILED: {len(wrong)} of {counted(of, 'checked launch group')} ({counted(n, 'launch')}) " + (
+                "differs from the plan" if len(wrong) == 1 else "differ from the plan"
+            )
         if right:
             n = sum(g.group.launches for g in right)
             alone = len(self.with_status(CONSISTENT))
             open_ = len(self.with_status(NEEDS, NO_GRID))
+            found = f"passed: all {len(right)} checked launch groups ({n} launches) are what should have run"
+            whose = f"; for {alone} of them heads or batch were inferred from the launch"
+            if len(right) == 1:
+                found = f"passed: the one checked launch group ({counted(n, 'launch')}) is what should have run"
+                whose = "; its heads or batch were inferred from the launch"
             return (
-                f"passed: all {len(right)} checked launch groups ({n} launches) are what should have run"
-                + (f"; for {alone} of them heads or batch are taken from the launch itself" if alone else "")
+                found
+                + (whose if alone else "")
                 + (f"; {open_} more could not be checked" if open_ else "")
                 + self._but()
             )

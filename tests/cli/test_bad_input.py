@@ -45,7 +45,7 @@ MODEL = ("--model", "llama3-8b")
         (("plot", "ocupancy"), "occupancy"),
         (("engines", "--path", "."), "--path needs --installed"),
         (("models", "nosuch"), "unknown model"),
-        (("gpus", "nosuch"), "unknown gpu"),
+        (("gpus", "nosuch"), "unknown GPU"),
         (("frobnicate",), "no command"),
         (("grid", "--nosuch"), "No such option"),
         (("grid", *MODEL, "--format", "xml"), "xml"),

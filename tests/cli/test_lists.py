@@ -54,7 +54,7 @@ def test_what_cannot_be_is_a_note_among_others_and_an_error_alone(call: Any) -> 
             ("verify", "--model", "llama3-8b", "--tp", "1,2", "--dry-run"),
             "--tp takes one value here, not the 2 of '1,2'",
         ),
-        (("plot", "waves", "--kv-dtype", "bf16,fp8"), "--kv-dtype takes one value here"),
+        (("verify", "--model", "llama3-8b", "--kv-dtype", "bf16,fp8", "--dry-run"), "--kv-dtype takes one value here"),
         (("grid", "--tp", "two"), "--tp: 'two' is not a whole number"),
     ],
 )

@@ -110,7 +110,7 @@ def test_flags_of_the_attention_change_the_launch(call: Any) -> None:
         ((LLAMA, "--server-version", "9.9"), "0.20 to 0.33"),
         ((LLAMA, "--context", "1m"), "longer"),
         ((LLAMA, "--gpu", "h1000"), "h100"),
-        ((LLAMA, "--reserve-gib", "-1"), "negative"),
+        ((LLAMA, "--reserve-gib", "-1"), "from 0 to 1048576, not -1"),
         (("vllm serve meta-llama/Llama-3.1-8B -tp 3",), "valid"),
     ],
 )

@@ -126,7 +126,7 @@ def test_predict_shows_a_step_both_ways() -> None:
     assert row["break_even_keys"] < 4096
     assert row["verdict"] == "pays"
     text = CliRunner().invoke(cli, words).stdout
-    assert "attending 4096 shared keys apart pays" in text
+    assert "attending 4096 shared keys separately pays" in text
     assert "cascade attention was removed" in text
 
 

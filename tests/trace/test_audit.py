@@ -73,7 +73,7 @@ def test_a_mismatch_fails_whatever_else_matches(judge: Any, events_of: Any) -> N
     events[0]["args"]["grid"] = [9, 8, 16]
     audit = judge(events, layer_groups=LAYER, ragged=dc.Batch([4096] * 4))
     assert not audit.passed
-    assert "1 of 2 checked launch groups (1 launches)" in audit.verdict
+    assert "1 of 2 checked launch groups (1 launch) differs" in audit.verdict
     (wrong,) = audit.with_status("mismatch")
     assert [(c.what, c.predicted, c.observed) for c in wrong.failed] == [("stage-1 grid", (5, 8, 16), (9, 8, 16))]
     assert wrong.group.total_s < max(g.group.total_s for g in audit.groups)
@@ -429,7 +429,7 @@ def test_an_idle_launch_that_is_as_planned_passes_and_says_what_to_set(judge: An
     assert audit.passed
     (group,) = audit.groups
     assert group.use == "8 of 132 SMs (6 % of the GPU)"
-    assert audit.verdict.startswith("passed: all 1 checked")
+    assert audit.verdict.startswith("passed: the one checked launch group (3 launches)")
     assert "but sglang-triton's launch used 8 of 132 SMs (6 % of the GPU): start SGLang with --" in audit.verdict
     assert group.against_model.advice.setting in audit.verdict
     assert "352 µs were measured" in audit.verdict

@@ -62,7 +62,7 @@ def runnable_subjects(
         elif one.found is None:
             missing[engine] = one.reason
         elif one.found.policy_version is None:
-            missing[engine] = f"{one.found.package} {one.found.version} is of no version that our policy knows"
+            missing[engine] = f"no version of our policy belongs to {one.found.package} {one.found.version}"
         else:
             subjects.append(subject_of(engine))
     if missing and (not whatever_runs or not subjects):

@@ -41,7 +41,7 @@ CODES = Codes(
     },
     gates={
         "cuda_graph_bound": "The bound under CUDA graphs does not cut what the rule would take.",
-        "fork": "The page size fits the code base.",
+        "fork": "The page size is one that this code base takes: the original, or a server's fork of it.",
         "gqa_swap": "The group is swapped into the query axis.",
         "kernel_supported": "The kernel that the interface chooses takes the layer.",
         "paged_kv_tma": "Pages are loaded by TMA.",

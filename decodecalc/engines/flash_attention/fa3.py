@@ -411,7 +411,7 @@ class FlashAttention3(Policy):
         graph_setting=SplitSetting(
             text="--attention-config.flash_attn_max_num_splits_for_cuda_graph {splits}",
             option="max_num_splits_for_cuda_graph",
-            server="vllm",
+            server="vLLM",
             checked=(4, 8, 16, 32, 64, 128),
         ),
         graph_option=("cuda_graph", True),

@@ -16,7 +16,7 @@ CODES = Codes(
         "nvfp4_needs_sm12x": "An NVFP4 cache needs compute capability 12.x.",
         "q_len_needs_tensor_cores": "Several query tokens need the tensor-core planner.",
         "query_tile": "The kernel is not compiled for tiles of this many query rows.",
-        "ragged_q": "Packed queries need the longest draft as the promised query length.",
+        "ragged_q": "With packed queries, the promised query length has to be that of the longest draft.",
         "too_few_sms": "The device has too few SMs for a cluster.",
         "too_many_work_items": "The work items exceed the plan's arrays.",
         "wide_head_draft": "Heads wider than 256 have no speculative decoding.",

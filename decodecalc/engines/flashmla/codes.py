@@ -6,7 +6,7 @@ from decodecalc.launch.codes import Codes
 
 CODES = Codes(
     refusals={
-        "no_sm_parts": "The row blocks leave no SM part.",
+        "no_sm_parts": "There are more blocks of query rows than SMs, so that no SM part is left.",
         "topk_not_multiple_of_64": "The width of the list has to be a multiple of 64.",
     },
     gates={

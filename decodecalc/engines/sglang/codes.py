@@ -21,6 +21,6 @@ CODES = Codes(
         "near_equal_lengths": "The lengths of the batch are so close that they count as equal.",
         "no_padding_rows": "The captured graph has no rows beyond the requests.",
         "static_kv_splits": "Every request takes the cap as its split count.",
-        "window_counts": "Counts that are made for full lengths equal those of the window.",
+        "window_counts": "The counts for the full lengths are the same as those for the window.",
     },
 )

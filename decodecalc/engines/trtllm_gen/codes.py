@@ -7,9 +7,9 @@ from decodecalc.launch.codes import Codes
 CODES = Codes(
     refusals={
         "head_group": "The query heads do not fill the tiles.",
-        "mla_heads": "MLA of 65 to 127 query heads has no kernel.",
+        "mla_heads": "There is no kernel for MLA with 65 to 127 query heads.",
         "no_kernel": "The list of precompiled kernels has none for the step.",
-        "selection": "The selection of a kernel does not come to an end.",
+        "selection": "The engine's search for a kernel does not end.",
         "sparse_mla": "Selected tokens need MLA of 576 and 512 elements.",
     },
     gates={

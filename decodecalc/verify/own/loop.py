@@ -94,7 +94,7 @@ class OwnRunner:
         if here.found is None:
             return here.reason
         if here.found.policy_version is None:
-            return f"{here.found.package} {here.found.version} is of no version that our policy knows"
+            return f"no version of our policy belongs to {here.found.package} {here.found.version}"
         if case.plan is None:
             return f"refused by the engine: {case.refusal}"
         return ""

@@ -67,15 +67,16 @@ def find_package(
         if known is None or not all(_there(path, name) for name in files):
             continue
         where = PEERS if path == folder else INSTALLED
-        called = (policy_version or "{version}").format(version=known.version)
+        number = known.version.partition("+")[0]  # what follows names the build, such as cu130, and no other rule
+        called = (policy_version or "{version}").format(version=number)
         return FoundEngine(
             package=distribution,
             version=known.version,
             policy_version=called if _knows(engine, called) else None,
             where=where,
         )
-    beside = f" or in the peer folder {folder.name}" if folder else f" and there is no peer folder ({DEFAULT})"
-    raise UnavailableError(f"{distribution} with {', '.join(files)} is not installed{beside}")
+    absent = f"neither installed nor in the peer folder {folder.name}" if folder else "not installed"
+    raise UnavailableError(f"{distribution} with {' and '.join(files)} is {absent}")
 
 
 def _there(root: Path, name: str) -> bool:

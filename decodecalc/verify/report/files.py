@@ -16,6 +16,7 @@ from typing import Any
 from decodecalc.errors import InputError, check_type
 from decodecalc.files import encoded, parse_json, read_bounded, read_json, write_whole
 from decodecalc.safetext import json_safe
+from decodecalc.units import counted
 from decodecalc.values import ShownRows
 from decodecalc.verify.claims.claim import ERROR, FAIL, OFF
 from decodecalc.verify.report.rows import NEEDED, complete, row_fault, shown
@@ -64,7 +65,7 @@ class Report(ShownRows):
     def verdict(self) -> str:
         """One sentence."""
         s = self.summary
-        checks = f"{s.cases} cases of {s.scenarios} scenarios, {s.rows} checks"
+        checks = f"{counted(s.cases, 'case')} of {counted(s.scenarios, 'scenario')}, {counted(s.rows, 'check')}"
         parts = [f"{checks}: {s.held}" if s.passed else f"{checks}: {s.why}"]
         if self.comparison:
             c = self.comparison

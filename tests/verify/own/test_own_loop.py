@@ -38,7 +38,7 @@ def test_an_engine_that_is_not_here_is_skipped_with_the_reason(own_case):
     assert "no runner" in findings(case, {})[0].reason
     assert findings(case, absent())[0].reason == "not installed"
     unknown = FoundEngine(package="vllm", version="99.0", policy_version=None)
-    assert "99.0 is of no version" in findings(case, absent(unknown))[0].reason
+    assert "no version of our policy belongs to vllm 99.0" in findings(case, absent(unknown))[0].reason
 
 
 @pytest.mark.interpreter

@@ -27,13 +27,22 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_package_of_the_peer_folder_is_found_with_the_version_of_its_policy(folder):
     """Its files must be there, plain or packed."""
-    with pytest.raises(UnavailableError, match="is not installed or in the peer folder"):
+    with pytest.raises(UnavailableError, match="is neither installed nor in the peer folder"):
         find_package("vllm-triton", "vllm", ("vllm/kernel.py",))
     (folder / "vllm").mkdir()
     (folder / "vllm" / "kernel.py.xz").write_bytes(lzma.compress(b"value = 1"))
     found = find_package("vllm-triton", "vllm", ("vllm/kernel.py",))
     assert (found.version, found.policy_version, found.where) == ("0.33.0", "0.33.0", PEERS)
     assert find_package("flash-attention-3", "vllm", (), "vllm-{version}").policy_version == "vllm-0.33.0"
+
+
+def test_a_build_label_does_not_change_the_version_of_the_policy(folder):
+    """Wheels for one CUDA release are named 0.33.0+cu130, and the rule is that of 0.33.0."""
+    (folder / "vllm-0.33.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0+cu130\n"
+    )
+    found = find_package("vllm-triton", "vllm", ())
+    assert (found.version, found.policy_version) == ("0.33.0+cu130", "0.33.0")
 
 
 def test_a_version_that_the_policy_does_not_know_is_found_without_one(folder):
