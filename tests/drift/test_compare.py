@@ -45,8 +45,8 @@ def test_an_unknown_newer_version_is_compared_with_the_newest(tree: Build, flash
 
 
 def test_a_version_between_two_takes_the_older(tree: Build, torch_tree: Files) -> None:
-    """torch 2.9.0 lies between the versions that were read (2.8.0 and 2.9.1): the one before it would be used."""
-    assert only(tree(torch_tree("2.9.0"))).policy_version == "2.8"
+    """torch 2.8.1 lies between the versions that were read (2.8.0 and 2.9.0): the one before it would be used."""
+    assert only(tree(torch_tree("2.8.1"))).policy_version == "2.8"
 
 
 def test_a_checkout_without_a_version_takes_the_newest_that_holds(tree: Build, torch_tree: Files) -> None:
