@@ -163,6 +163,8 @@ def command(**values: Any) -> int:
     rows, interrupted = session.rows(
         planned, lambda total, done: LiveDisplay(total, done, live=live, verbose=values["verbose"])
     )
+    if together and not interrupted:
+        ranks.leave()
     if together and not ranks.is_first:
         return 0
     if ranks.world > 1 and not together:

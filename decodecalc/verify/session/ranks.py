@@ -41,6 +41,19 @@ class Ranks:
         """Whether this rank writes the report."""
         return self.rank == 0
 
+    def leave(self) -> None:
+        """Ends the process group of a run that the ranks did together, once all have come so far. Threads of a group
+        that is left when Python ends abort the process."""
+        import gc
+
+        import torch.distributed as dist
+
+        if self.world == 1 or not dist.is_initialized():
+            return
+        dist.barrier()
+        gc.collect()
+        dist.destroy_process_group()
+
     def gather(self, item: Any) -> Sequence[Any] | None:
         """The `item` of every rank at rank 0, None elsewhere. It uses TCP (gloo) and works without a GPU."""
         if self.world == 1:
