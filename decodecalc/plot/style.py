@@ -206,9 +206,9 @@ def plain_log_ticks(axis: Any, few: bool = False) -> None:
 
 
 def log2_ticks(axis: Any, most: int = 12) -> None:
-    """A base-2 axis with at most that many numbers: 1, 2, 4 … 512, 1k … 128k."""
+    """A base-2 axis with at most that many numbers: 1/4, 1/2, 1, 2, 4 … 512, 1k … 128k."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=2, numticks=most))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda v, _: short_count(v)))
+    axis.set_major_formatter(FuncFormatter(lambda v, _: short_count(v) if v >= 1 else f"1/{1 / v:g}"))
