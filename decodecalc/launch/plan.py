@@ -323,7 +323,7 @@ class LaunchPlan(Shown):
                 out[f.name] = [item.to_dict() for item in value]
             elif hasattr(value, "to_dict"):
                 out[f.name] = value.to_dict()
-            elif f.name == "detail":
+            elif f.name == "detail" and value is not None:
                 out[f.name] = {name: _plain(part) for name, part in parts_of(value).items()}
             elif is_dataclass(value) and not isinstance(value, type):
                 out[f.name] = {g.name: _plain(getattr(value, g.name)) for g in fields(value)}
@@ -333,9 +333,7 @@ class LaunchPlan(Shown):
 
 
 def parts_of(detail: Any) -> dict[str, Any]:
-    """The fields of an engine's own quantities, a named tuple or a dataclass; none for None."""
-    if detail is None:
-        return {}
+    """The fields of an engine's own quantities, a named tuple or a dataclass."""
     if isinstance(detail, tuple):
         return dict(detail._asdict())  # type: ignore[attr-defined]
     return {f.name: getattr(detail, f.name) for f in fields(detail)}

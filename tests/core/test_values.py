@@ -86,3 +86,10 @@ def test_a_notebook_shows_values_as_tables_and_frames() -> None:
         assert "<b>mine" not in page
         assert len(value.to_frame()) == 1
     assert plan.to_frame()["geometry.q_heads"][0] == 32
+
+
+def test_a_plan_says_that_an_engine_has_no_quantities_of_its_own() -> None:
+    """The textbook rule has none: null, and no empty object. An engine that has some gives them by name."""
+    layer, batch = dc.Geometry(32, 8, 128), dc.Batch([4096])
+    assert dc.plan("flash-decoding", layer, batch, gpu="h200-sxm").to_dict()["detail"] is None
+    assert "split_keys" in dc.plan("bundled", layer, batch, gpu="h200-sxm").to_dict()["detail"]
