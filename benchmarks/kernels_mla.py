@@ -26,7 +26,7 @@ STEPS = (
 WIDTH, VALUE, PAGE = 576, 512, 64
 FLOP_PER_KEY_AND_HEAD = 2 * (WIDTH + VALUE)
 REPLAYS, TURNS = 4, 4
-TIE = 0.99  # of FlashMLA's time over ours: from here on a cell counts as a tie at least
+TIE = 0.99  # A cell whose ratio of FlashMLA's time to ours is at least this is not lost.
 
 
 class Step:

@@ -225,7 +225,9 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=list(KINDS), action="append", help="kinds of cases (repeatable); default: all"
     )
-    parser.add_argument("--journal", type=Path, help="where to note what is done, and to go on from")
+    parser.add_argument(
+        "--journal", type=Path, help="the file that notes which cases are done; a later run with it goes on from there"
+    )
     parser.add_argument("--case", type=int, help="run this case of one kind again")
     given = parser.parse_args()
     limit_memory(MEMORY_BYTES)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from decodecalc.calibrate.own.fit import damped_step
+
 SOFT = 0.05
 PRIOR = 0.003
 """How much a factor e away from the start costs, against the mean cost of a row."""
@@ -59,13 +61,9 @@ def fit(
             slope[at] += jacobian.T @ (weight * one)
         normal += np.eye(len(x)) * (2 * PRIOR / len(x))
         slope += 2 * PRIOR / len(x) * (x - start)
-        free = ~(((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0)))
         gained = 0.0
         for _ in range(7):
-            step = np.zeros_like(x)
-            damped = normal + damping * np.diag(np.diag(normal))
-            step[free] = np.linalg.solve(damped[np.ix_(free, free)], slope[free])
-            tried = np.clip(x - np.clip(step, -1.0, 1.0), low, high)
+            tried = damped_step(x, normal, slope, low, high, damping)
             new = residuals(tried)
             reached = cost(new, tried)
             if reached < best:

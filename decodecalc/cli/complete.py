@@ -1,6 +1,7 @@
 """What the shell offers behind an option: names of models, GPUs, engines and terms. click asks these functions.
 
-A list is completed at its last word. Each function reads names only: completion answers at once.
+Of a comma list the last word is completed. The functions read names and nothing else, so that the shell answers at
+once.
 """
 
 from __future__ import annotations

@@ -72,6 +72,20 @@ def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
     return wrap
 
 
+_DCP_OPTIONS = (
+    click.option(
+        "--dcp-interleave",
+        type=int,
+        help="With --dcp: how many neighbouring keys lie on one rank before the next rank's begin. [default: 1]",
+    ),
+    click.option(
+        "--dcp-exchange",
+        type=click.Choice(EXCHANGES),
+        help="With --dcp: merge the ranks' outputs by an all-gather and a reduce-scatter, or by an all-to-all. "
+        "[default: ag_rs]",
+    ),
+)
+dcp_options = _stack(*_DCP_OPTIONS)
 layer_options = _stack(
     click.option(
         "--model",
@@ -97,13 +111,7 @@ layer_options = _stack(
         show_default=True,
         help="Ranks, among those of --tp, that divide the keys of every request (decode context parallelism).",
     ),
-    click.option("--dcp-interleave", type=int, help="With --dcp: neighbouring keys that lie on one rank. [default: 1]"),
-    click.option(
-        "--dcp-exchange",
-        type=click.Choice(EXCHANGES),
-        help="With --dcp: merge the ranks' outputs by an all-gather and a reduce-scatter, or by an all-to-all. "
-        "[default: ag_rs]",
-    ),
+    *_DCP_OPTIONS,
     click.option("--as-dense", is_flag=True, help="Plan sparse layers as if they read every key."),
 )
 cache_options = _stack(

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from decodecalc.cli.complete import complete_engines, complete_gpus, complete_models
+from decodecalc.cli.options import dcp_options
 from decodecalc.cli.progress import Bars
 from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError, UnknownNameError
@@ -41,10 +42,7 @@ from decodecalc.units import parse_counts, parse_shard
     show_default=True,
     help="Ranks, among those of --tp, that divide the keys of a request; degrees that do not fit are skipped.",
 )
-@click.option("--dcp-interleave", type=int, help="With --dcp: neighbouring keys that lie on one rank. [default: 1]")
-@click.option(
-    "--dcp-exchange", type=click.Choice(EXCHANGES), help="With --dcp: how the ranks merge outputs. [default: ag_rs]"
-)
+@dcp_options
 @click.option(
     "--gpu",
     "-g",

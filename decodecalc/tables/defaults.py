@@ -47,6 +47,14 @@ def default_columns(rows: Iterable[Mapping[str, Any]]) -> list[Column]:
     return [Column("default_of", "default of", lambda v: ", ".join(v), align="left")]
 
 
+def leading(rows: Sequence[_Row]) -> tuple[str, list[_Row]]:
+    """The engine of the first row, with the servers that run it by themselves, and all rows of that engine at that
+    version: whom an answer is about."""
+    first = rows[0]
+    mine = [row for row in rows if (row["engine"], row["version"]) == (first["engine"], first["version"])]
+    return first["engine"] + default_clause(first), mine
+
+
 def default_clause(row: Mapping[str, Any]) -> str:
     """What stands behind the engine's name: which servers run exactly this by themselves; empty for none."""
     servers = [title for title in row["default_of"] if "@" not in title]

@@ -13,7 +13,7 @@ from decodecalc.launch.plan import LaunchPlan
 from decodecalc.prefix import WHOLE
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.columns import ranging, scenario_columns
-from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
+from decodecalc.tables.defaults import default_columns, in_order, leading, mark_defaults
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.ranks import rank_columns, rank_notes
 from decodecalc.tables.table import Column, Table, cell, grid_text, percent, summary, with_versions
@@ -73,9 +73,7 @@ def grid_table(request: Request) -> Table:
 
 def _answer(rows: Sequence[dict[str, Any]]) -> str:
     """What the engine of the first row launches, in its only row or over all of them."""
-    first = rows[0]
-    mine = [r for r in rows if (r["engine"], r["version"]) == (first["engine"], first["version"])]
-    who = first["engine"] + default_clause(first)
+    first, (who, mine) = rows[0], leading(rows)
     if len(mine) > 1:
         what = f"The share of the {first['sm_count']} SMs that get work from {who}"
         return sentence(ranging(what, mine, COVERAGE))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.traffic import WORTHWHILE_SHARE, traffic
 from decodecalc.scenario import Planned
 from decodecalc.tables.columns import ranging, scenario_columns
-from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
+from decodecalc.tables.defaults import default_columns, in_order, leading, mark_defaults
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Column, Table, percent
 from decodecalc.tables.text import absent, sentence
@@ -73,9 +73,7 @@ def merge_table(request: Request) -> Table:
 
 
 def _answer(rows: list[dict[str, Any]]) -> str:
-    first = rows[0]
-    mine = [r for r in rows if (r["engine"], r["version"]) == (first["engine"], first["version"])]
-    who = first["engine"] + default_clause(first)
+    first, (who, mine) = rows[0], leading(rows)
     if len(mine) > 1:
         what = f"The ratio of the partial states of {who} to the KV that is read"
         return sentence(ranging(what, mine, SHARE))

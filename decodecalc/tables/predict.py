@@ -13,7 +13,7 @@ from decodecalc.cost.token import sum_known
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.scenario import Planned, Refusal
 from decodecalc.tables.columns import ranging, scenario_columns, varies
-from decodecalc.tables.defaults import default_clause, default_columns, in_order, mark_defaults
+from decodecalc.tables.defaults import default_columns, in_order, leading, mark_defaults
 from decodecalc.tables.memory import cautions
 from decodecalc.tables.ranks import rank_columns, rank_notes
 from decodecalc.tables.table import Column, Table, cell, percent
@@ -79,9 +79,7 @@ def predict_table(
 
 def _answer(rows: list[dict[str, Any]]) -> str:
     """The time of the only row, or the least and the greatest of all."""
-    first = rows[0]
-    mine = [row for row in rows if (row["engine"], row["version"]) == (first["engine"], first["version"])]
-    who = first["engine"] + default_clause(first)
+    first, (who, mine) = rows[0], leading(rows)
     if len(mine) > 1:
         return sentence(ranging(f"The predicted time of the attention of one layer with {who}", mine, TIME))
     return " ".join([_one(first, who), *_fastest(first, rows)])

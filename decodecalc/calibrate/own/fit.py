@@ -159,6 +159,16 @@ def slots_per_sm(
     return min(errors, key=lambda count: errors[count])
 
 
+def damped_step(x: Any, normal: Any, slope: Any, least: Any, most: Any, damping: float) -> Any:
+    """The point [p] one Levenberg-Marquardt step from `x` [p], within its bounds, no coordinate moved by more than one:
+    normal [p, p] and slope [p] are those of the cost at `x`. What its bound holds stays where it is."""
+    free = ~(((x <= least) & (slope > 0)) | ((x >= most) & (slope < 0)))
+    step = np.zeros_like(x)
+    damped = normal + damping * np.diag(np.diag(normal))
+    step[free] = np.linalg.solve(damped[np.ix_(free, free)], slope[free])
+    return np.clip(x - np.clip(step, -1.0, 1.0), least, most)
+
+
 def fit(family: CompiledFamily, groups: Sequence[Group], rounds: int = MOST_ROUNDS) -> Fit:
     """The numbers that bring all groups nearest to their measured times."""
     ranges = list(family.numbers.values())
@@ -203,13 +213,9 @@ def fit(family: CompiledFamily, groups: Sequence[Group], rounds: int = MOST_ROUN
             weight = 1 / np.sqrt(1 + (here / SOFT) ** 2) / SOFT**2
             normal[np.ix_(places[g], places[g])] += jacobian.T @ (weight[:, None] * jacobian)
             slope[places[g]] += jacobian.T @ (weight * here)
-        free = ~(((x <= least) & (slope > 0)) | ((x >= most) & (slope < 0)))
         gained = 0.0
         for _ in range(8):
-            step_x = np.zeros_like(x)
-            damped = normal + damping * np.diag(np.diag(normal))
-            step_x[free] = np.linalg.solve(damped[np.ix_(free, free)], slope[free])
-            tried = np.clip(x - np.clip(step_x, -1.0, 1.0), least, most)
+            tried = damped_step(x, normal, slope, least, most, damping)
             new = [residuals(tried, g) for g in range(len(groups))]
             reached = cost(new, tried)
             if reached < best:

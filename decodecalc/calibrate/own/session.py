@@ -30,7 +30,7 @@ from decodecalc.verify.own.runner import Here, runners_here
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
 
-# An engine takes five minutes at most: what is left of them belongs to the fit.
+# Calibrating an engine may take five minutes: measuring stops early enough to leave time for the fit.
 MOST_SECONDS, USUAL_SECONDS = 300.0, 200.0
 MOST_STEPS = 400
 MANY_REQUESTS = 16  # some engines launch another kernel for more

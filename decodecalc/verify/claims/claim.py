@@ -70,6 +70,18 @@ def claim_numbers(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
+def claims_among(text: str | None, checked: tuple[int, ...], reason: str) -> tuple[int, ...]:
+    """Those of the `checked` claims that are asked for, all of them for None. InputError for another; reason: what
+    only these can be checked of, with `{}` for the number of the first that cannot."""
+    if text is None:
+        return checked
+    asked = claim_numbers(text)
+    wrong = [number for number in asked if number not in checked]
+    if wrong:
+        raise InputError(f"--claims {text[:30]!r}: claims {', '.join(map(str, checked))} {reason.format(wrong[0])}")
+    return asked
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 

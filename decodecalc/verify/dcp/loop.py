@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from decodecalc.errors import DecodecalcError, InputError
+from decodecalc.errors import DecodecalcError
 from decodecalc.verify.claims import claim, exact
 from decodecalc.verify.claims.claim import (
     BAD,
@@ -20,7 +20,7 @@ from decodecalc.verify.claims.claim import (
     SKIP,
     Finding,
     Quantity,
-    claim_numbers,
+    claims_among,
     error,
     skip,
 )
@@ -45,16 +45,7 @@ TWO_ROUNDINGS = 1.5
 
 def dcp_claims(text: str | None) -> tuple[int, ...]:
     """The claims that can be held against divided keys, or those of them that are asked for."""
-    if text is None:
-        return DCP_CLAIMS
-    asked = claim_numbers(text)
-    wrong = [number for number in asked if number not in DCP_CLAIMS]
-    if wrong:
-        raise InputError(
-            f"--claims {text[:30]!r}: claims {', '.join(map(str, DCP_CLAIMS))} can be checked of keys that are divided "
-            "over ranks"
-        )
-    return asked
+    return claims_among(text, DCP_CLAIMS, "can be checked of keys that are divided over ranks")
 
 
 def correct(trial: DcpTrial) -> Finding:

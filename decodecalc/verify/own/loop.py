@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decodecalc.engines.registry import split_version
-from decodecalc.errors import InputError
-from decodecalc.verify.claims.claim import CLAIMS, ERROR, SKIP, Finding, claim_numbers, error, skip
+from decodecalc.verify.claims.claim import CLAIMS, ERROR, SKIP, Finding, claims_among, error, skip
 from decodecalc.verify.own.claims import CHECKS, OWN_CLAIMS
 from decodecalc.verify.own.runner import CannotRunError, Here, runners_here
 from decodecalc.verify.own.traces import write_trace
@@ -26,16 +25,8 @@ FINITE_TAIL = 96.0  # in slots that no request owns: engines mask such keys, but
 
 def own_claims(text: str | None) -> tuple[int, ...]:
     """The claims that can be held against an engine's own kernel, or those of them that are asked for."""
-    if text is None:
-        return OWN_CLAIMS
-    asked = claim_numbers(text)
-    wrong = [number for number in asked if number not in OWN_CLAIMS]
-    if wrong:
-        raise InputError(
-            f"--claims {text[:30]!r}: claims {', '.join(map(str, OWN_CLAIMS))} can be checked of engines' own kernels; "
-            f"claim {wrong[0]} needs the bundled kernel"
-        )
-    return asked
+    reason = "can be checked of engines' own kernels; claim {} needs the bundled kernel"
+    return claims_among(text, OWN_CLAIMS, reason)
 
 
 def at_installed_versions(scenarios: Sequence[Scenario], here: dict[str, Here] | None = None) -> list[Scenario]:
