@@ -99,8 +99,11 @@ def _draw_gpu(canvas: Canvas, ax: Any, mine: list[Row]) -> None:
         rates = [row["predicted_flop_per_s"] / 1e12 for row in predicted]
         if predicted:
             ax.plot([at] * len(rates), rates, fillstyle="none", label=f"{label}, predicted", **style)
-        for (name, _), rate in zip(parts(predicted, _POINT), rates):
-            labels.append((at, rate, f"{name}: {rate:.3g}" if name else f"predicted: {rate:.3g}", style["color"]))
+        # Those without a prediction count for the names: an engine that alone has one keeps its name.
+        for name, (row, *_) in parts(same, _POINT):
+            if row["predicted_flop_per_s"]:
+                rate = row["predicted_flop_per_s"] / 1e12
+                labels.append((at, rate, f"{name}: {rate:.3g}" if name else f"predicted: {rate:.3g}", style["color"]))
     for at, rate, text, color in labels:
         canvas.near(ax, at, rate, text, color)
     if ridge:

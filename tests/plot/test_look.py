@@ -180,6 +180,13 @@ def test_everything_asked_for_is_drawn_or_refused(name: str, **words: list[Any])
             )
 
 
+def test_the_only_engine_with_a_prediction_is_named() -> None:
+    """Two engines have no calibration: the points are the third one's, and say so."""
+    engines = ["paged-attention-v1", "paged-attention-v2", "sglang-triton"]
+    drawn = draw_words("roofline", {"engine": engines, "gpu": "a100-sxm", "model": "llama3-8b", "batch": ["3", "16"]})
+    assert "sglang-triton" in said_anywhere(drawn)
+
+
 @pytest.mark.parametrize(
     ("name", "words", "reason"),
     [
