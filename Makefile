@@ -23,7 +23,7 @@ outputs:
 
 # Plants faults in a copy of the sources, one at a time, and says which the tests notice. Takes minutes; not part of CI.
 mutants:
-	sh .ci/venv test,verify && .venv/bin/python benchmarks/mutants.py
+	sh .ci/venv test,verify && .venv/bin/python -m benchmarks.mutants
 
 # The long run of the fuzz tool: hours on one core, and it goes on where it stopped. Its journals lie in .scratch/fuzz.
 fuzz:

@@ -1,6 +1,6 @@
 """How far predictions are from measured times on an H200: the report, from raw times; needs no GPU.
 
-    python benchmarks/accuracy.py --raw reports/h200/accuracy.json \\
+    python -m benchmarks.accuracy --raw reports/h200/accuracy.json \\
         --peers reports/h200/kernels-vs-peers.json --output reports/h200/accuracy
 
 --raw: what `accuracy_measure.py` wrote on the GPU (families held out before fitting: accuracy_cells.py), or what an
@@ -15,18 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from accuracy_cells import Cell, families
-
+from benchmarks.accuracy_cells import Cell, families
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
 from decodecalc.cost.choice import choose
@@ -43,7 +39,7 @@ LAUNCH_OF_A_GRAPH_S = 10e-6
 LARGE_BYTES = 64e6
 HELD_OUT_KV_HEADS = 8
 GPU = "h200-sxm"
-PEERS = {
+PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     "vllm_triton_us": ("vllm-triton", {}),
     "sglang_triton_us": ("sglang-triton", {}),
     "flash_attention_3_us": ("flash-attention-3", {}),
@@ -78,10 +74,11 @@ class Point:
 def point(part: str, cell: Cell, measured_s: float, launch: LaunchPlan, said: Prediction) -> Point:
     """A point from a plan and its prediction."""
     kv_bytes = sum(cell.lens) * launch.kv.bytes_per_key(launch.geometry)
+    low, high = said.interval or (said.known_s, said.known_s)
     return Point(
-        part, cell.label, max(launch.splits.live), int(kv_bytes), measured_s, said.total_s, said.low_s, said.high_s,
-        said.roofline_s or 0.0, said.overhead_plus_bytes_s, said.bound, said.terms["tail_s"], said.terms["latency_s"],
-        families(cell),
+        part, cell.label, max(launch.splits.live), int(kv_bytes), measured_s, said.known_s, low, high,
+        said.roofline_s or 0.0, said.overhead_plus_bytes_s, said.bound or "", said.terms["tail_s"],
+        said.terms["latency_s"], families(cell),
     )  # fmt: skip
 
 
@@ -232,7 +229,7 @@ def summary_row(name: str, points: Sequence[Point]) -> str:
 def report(points: list[Point], sweeps: list[Sweep], calibration: Calibration, source: str, figures: list[str]) -> str:
     """The report as Markdown."""
     lines = ["# Predicted against measured on an H200", ""]
-    lines += ["Measured by `python benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json` on the"]
+    lines += ["Measured by `python -m benchmarks.accuracy_measure RAW.json --calibration CALIBRATION.json` on the"]
     lines += [f"GPU (a minute), reported by `{source}`.", ""]
     lines += [f"- calibration: {calibration.label}"]
     lines += [f"- {k}: {v}" for k, v in calibration.environment.items() if isinstance(v, (str, int, float))]
@@ -289,12 +286,13 @@ def draw(points: list[Point], output: Path) -> list[str]:
     from decodecalc.plot.style import figure_bytes, plain_log_ticks
 
     names = []
-    for name, question, x_of, y_of, x_label, y_label in (
+    drawn: tuple[tuple[str, str, Callable[[Point], float], Callable[[Point], float], str, str], ...] = (
         ("time", "Do the predicted times hold?", lambda p: p.measured_s * 1e6, lambda p: p.predicted_s * 1e6,
          "measured, µs", "predicted, µs"),
         ("error", "For which layers are predictions off?", lambda p: p.kv_bytes / 1e6, lambda p: 100 * p.error,
          "KV bytes of the layer, MB", "error, %"),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for name, question, x_of, y_of, x_label, y_label in drawn:
         parts = list(dict.fromkeys(p.part for p in points))
         with canvas(Look("screen")) as made:
             made.question = question
@@ -354,7 +352,7 @@ def draw_curves(raw: dict[str, Any], calibration: Calibration, output: Path) -> 
             axes.axvline(found.s_opt, color=colors[3], linestyle="--", linewidth=1, label="S_opt")
             for i, (engine, name) in enumerate(RULES_DRAWN.items()):
                 theirs = planned(engine, cell)
-                time = predict(theirs, calibration=calibration, kernel="bundled").total_s
+                time = predict(theirs, calibration=calibration, kernel="bundled").known_s
                 style = {**line_style(i + 4), "linestyle": "", "fillstyle": "none", "markersize": 6}
                 axes.plot(max(theirs.splits.live), time * 1e6, label=f"{name}'s rule", **style)
             axes.set_yscale("log")
@@ -406,7 +404,7 @@ def main() -> None:
     if args.peers:
         points += peer_points(args.peers, calibration)
     given = {**vars(args), "raw": args.output.with_suffix(".json")}  # the report keeps what it needs of the raw file
-    source = "python benchmarks/accuracy.py " + " ".join(
+    source = "python -m benchmarks.accuracy " + " ".join(
         f"--{name} {value.as_posix()}" for name, value in given.items() if value is not None
     )
     figures = [*draw(points, args.output), draw_curves(raw, calibration, args.output)]

@@ -8,9 +8,6 @@ multiple of a tile, and every ragged batch.
 The model's form was worked out on the microbenchmarks, the cells of `decodecalc verify --suite standard`, and two
 earlier sets of cells and sweeps. CELLS and SWEPT are new: none of them is one of the earlier sets', and none was
 measured before the form was settled.
-
-The peers' kernels cannot be taken apart, so their parameters come from whole launches: PEER_FIT_CELLS. Held out for
-them: KV heads 4 and 32, batches 3, 12 and 40, the contexts of PEER_TEST_CELLS, and every ragged batch.
 """
 
 from __future__ import annotations
@@ -95,20 +92,4 @@ CELLS = (
     ragged(8, 1, 128, *((1350,) * 13), 62000), ragged(28, 4, 128, *MIXED, *MIXED[7:]),
     ragged(32, 32, 128, 620, 1250, 2700, 4600), ragged(24, 8, 96, *MIXED), ragged(16, 8, 256, *MIXED[:10]),
     ragged(32, 8, 128, *MIXED, dtype="fp8"),
-)  # fmt: skip
-
-PEER_FIT_CELLS = tuple(
-    equal(q, kv, 128, batch, context)
-    for q, kv in ((32, 8), (8, 1))
-    for batch, context in ((1, 512), (1, 4096), (1, 32768), (1, 131072), (4, 2048), (16, 4096), (64, 1024), (64, 8192))
-)
-PEER_TEST_CELLS = (
-    *(
-        equal(q, kv, 128, batch, context)
-        for q, kv in ((16, 4), (32, 32))
-        for batch, context in ((1, 1500), (1, 9000), (1, 70000), (3, 2500), (12, 2500), (40, 3000))
-    ),
-    equal(32, 8, 128, 1, 2500), equal(32, 8, 128, 3, 9000), equal(32, 8, 128, 12, 2500), equal(8, 1, 128, 3, 9000),
-    equal(8, 1, 128, 40, 3000), ragged(32, 8, 128, *MIXED), ragged(8, 1, 128, *MIXED),
-    ragged(32, 8, 128, *((512,) * 31), 32768),
 )  # fmt: skip

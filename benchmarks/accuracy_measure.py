@@ -1,30 +1,25 @@
 """The GPU half of the accuracy experiment: calibrate, then time every cell; writes raw JSON.
 
-    python benchmarks/accuracy_measure.py RAW.json --calibration CALIBRATION.json [--peers .peers] [--limit 420]
+    python -m benchmarks.accuracy_measure RAW.json --calibration CALIBRATION.json [--limit 420]
 
 Parts in order of weight: calibration (skipped when the file exists), the cells of accuracy_cells.py under the bundled
-kernel's own, vLLM's and SGLang's split rules, sweeps over split counts, the peers' own kernels. What was finished when
-the limit (seconds) is reached is on disk. `accuracy.py` turns the raw file into the report.
+kernel's own, vLLM's and SGLang's split rules, sweeps over split counts. What was finished when the limit (seconds) is
+reached is on disk. `accuracy.py` turns the raw file into the report; `engine_bars` holds engines' own kernels.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from accuracy_cells import CELLS, PEER_FIT_CELLS, PEER_TEST_CELLS, SWEPT, SWEPT_SPLITS, Cell
-
+from benchmarks.accuracy_cells import CELLS, SWEPT, SWEPT_SPLITS, Cell
 from decodecalc.batch import Batch
 from decodecalc.cost.load import load_calibration
 from decodecalc.cost.tuning import default_variant, tune, tuned_variants
@@ -95,55 +90,15 @@ def sweep_launches(cell: Cell, gpu: Any, calibration: Any) -> list[tuple[Any, An
 
 def compile_cell(job: tuple[Cell, list[Any], tuple[int, ...] | None]) -> None:
     """Compile a cell's kernels in a process of its own."""
+    import torch
+
     from decodecalc.calibrate import microbench as bench
 
     cell, configs, values = job
     pool = bench.Pool(cell.dtype, cell.head_dim, cell.head_dim, cell.kv_heads, pool_bytes=256 << 20)
     for config in configs:  # as many requests, but short ones: crowded launches compile apart
         bench.kernel_calls(pool, config, [64] * len(cell.lens), cell.q_heads, 1, split_values=values)[0]()
-    bench.torch.cuda.synchronize()
-
-
-def load_peers(folder: str) -> tuple[Any, Any, Any]:
-    """The peer bench's Peers, a converter of our cells to its cells, and torch."""
-    import torch
-
-    sys.path.insert(0, os.environ.get("PEER_BENCH", ".scratch"))
-    import peer_bench
-
-    def convert(cell: Cell) -> Any:
-        equal = len(set(cell.lens)) == 1
-        lens = () if equal else cell.lens
-        return peer_bench.Cell(
-            cell.q_heads, cell.kv_heads, cell.head_dim, len(cell.lens), max(cell.lens), seq_lens=lens
-        )
-
-    return peer_bench.Peers(folder), convert, torch
-
-
-def allocate(cell: Any, torch: Any, layers: int | None = None) -> Any:
-    """The peer cell's tensors with enough layers that none of their KV is in the L2 when its turn comes again."""
-    import peer_bench
-
-    l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    layers = layers or max(2, min(128, int(2.5 * l2 / cell.kv_bytes) + 1))
-    pages = cdiv(cell.context, cell.page)
-    shape = (cell.batch * pages, cell.page, cell.kv_heads, cell.head_dim)
-    kv = [tuple(torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in "kv") for _ in range(layers)]
-    q = torch.randn(cell.batch, cell.q_heads, cell.head_dim, device="cuda", dtype=torch.bfloat16)
-    table = torch.randperm(cell.batch * pages, device="cuda").int().view(cell.batch, pages)
-    lens = torch.tensor(cell.seq_lens or [cell.context] * cell.batch, device="cuda", dtype=torch.int32)
-    return peer_bench.State(kv, q, torch.empty_like(q), table, lens)
-
-
-def peer_calls(peers: Any, cell: Any, state: Any) -> dict[str, Any]:
-    """Calls of one layer's (K, V), by kernel."""
-    return {
-        "vllm-triton": peers.vllm(cell, state),
-        "vllm-triton-2d": peers.vllm(cell, state, threshold=0),
-        "sglang-triton": peers.sglang_decode(cell, state),
-        "flash-attention-3": peers.flash3(cell, state),
-    }
+    torch.cuda.synchronize()
 
 
 class Raw:
@@ -151,7 +106,7 @@ class Raw:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.data: dict[str, Any] = {"schema": "decodecalc/accuracy-raw/1", "cells": [], "sweeps": [], "peers": []}
+        self.data: dict[str, Any] = {"schema": "decodecalc/accuracy-raw/1", "cells": [], "sweeps": []}
 
     def save(self) -> None:
         """To disk."""
@@ -160,6 +115,8 @@ class Raw:
 
 def measure_cells(raw: Raw, gpu: Any, calibration: Any, limit: float) -> None:
     """Every cell under every rule, and the sweeps, grouped so that a pool serves neighbours."""
+    import torch
+
     from decodecalc.calibrate import microbench as bench
 
     swept = set(SWEPT)
@@ -171,7 +128,7 @@ def measure_cells(raw: Raw, gpu: Any, calibration: Any, limit: float) -> None:
             return
         if key != (cell.dtype, cell.head_dim, cell.kv_heads):
             pool = None
-            bench.torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
             key = (cell.dtype, cell.head_dim, cell.kv_heads)
             pool = bench.Pool(cell.dtype, cell.head_dim, cell.head_dim, cell.kv_heads, pool_bytes=5 << 30)
 
@@ -194,34 +151,6 @@ def measure_cells(raw: Raw, gpu: Any, calibration: Any, limit: float) -> None:
     raw.save()
 
 
-def time_peers(peers: Any, cell: Cell, peer_cell: Any, torch: Any) -> list[dict[str, Any]]:
-    """One cell on every peer kernel."""
-    from decodecalc.calibrate import microbench as bench
-
-    torch.cuda.empty_cache()
-    state = allocate(peer_cell, torch)
-    count = max(bench.FEWEST_CALLS, len(state.kv))
-    out = []
-    for kernel, call in peer_calls(peers, peer_cell, state).items():
-        layers = [state.kv[i % len(state.kv)] for i in range(count)]
-        found = bench.time_calls([lambda kv=kv, call=call: call(kv) for kv in layers])
-        out.append({"cell": cell._asdict(), "kernel": kernel, "seconds": found.seconds, "spread": found.spread})
-    return out
-
-
-def measure_peers(raw: Raw, folder: str, limit: float) -> None:
-    """The peers' own kernels on their fit and test cells."""
-    peers, convert, torch = load_peers(folder)
-    for name, cells in (("fit", PEER_FIT_CELLS), ("test", PEER_TEST_CELLS)):
-        for cell in cells:
-            if time.time() - START > limit:
-                log("limit reached in peers")
-                return
-            raw.data["peers"] += [{**row, "part": name} for row in time_peers(peers, cell, convert(cell), torch)]
-            log("peers", cell.label)
-    raw.save()
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -229,7 +158,6 @@ def main() -> None:
     parser.add_argument(
         "--calibration", type=Path, required=True, help="read when it exists, else measured and written"
     )
-    parser.add_argument("--peers", help="folder that tools/peer_bench/prepare.py made")
     parser.add_argument("--limit", type=float, default=420.0, help="seconds after which nothing new is begun")
     args = parser.parse_args()
     from decodecalc.calibrate.measure import calibrate
@@ -244,27 +172,18 @@ def main() -> None:
         calibration = calibrate(device, gpu, args.calibration.with_suffix(".journal"), lambda *a: log(*a), True)
         calibration.save(args.calibration)
     log("calibrated")
-    compile_ahead(args.peers, gpu, calibration, args.limit / 3)
+    compile_ahead(gpu, calibration, args.limit / 3)
     log("compiled")
     raw.data["environment"] = {**provenance(device), "before": device.state().to_dict()}
     measure_cells(raw, gpu, calibration, args.limit)
     raw.save()
-    if args.peers:
-        try:
-            measure_peers(raw, args.peers, args.limit)
-        except Exception as error:  # the peers are guests: what was measured before must not be lost with them
-            log("peers failed:", repr(error)[:500])
     raw.data["environment"]["after"] = device.state().to_dict()
     raw.save()
-    log("done", len(raw.data["cells"]), len(raw.data["sweeps"]), len(raw.data["peers"]))
+    log("done", len(raw.data["cells"]), len(raw.data["sweeps"]))
 
 
-def compile_ahead(peers: str | None, gpu: Any, calibration: Any, seconds: float) -> None:
+def compile_ahead(gpu: Any, calibration: Any, seconds: float) -> None:
     """Compile side by side in processes, for at most that long: what is missing then is compiled on the way."""
-    if peers:  # unpacked once, before the workers would do it over each other
-        library = Path(tempfile.gettempdir()) / "fa3_peer.so"
-        if not library.exists():
-            library.write_bytes(lzma.decompress((Path(peers) / "fa3.so.xz").read_bytes()))
     jobs = []
     for cell in dict.fromkeys((*CELLS, *SWEPT)):
         for rule in RULES:

@@ -1,6 +1,6 @@
 """How long and how much memory `decodecalc audit` takes on a large trace.
 
-    python benchmarks/audit_large_trace.py [--kernels 1000000] [--share 0.25] [--format json|json.gz|sqlite]
+    python -m benchmarks.audit_large_trace [--kernels 1000000] [--share 0.25] [--format json|json.gz|sqlite]
 
 Writes a trace of that many kernels in a temporary folder (share of them decode attention of three engines in the layout
 Kineto has, the rest GEMMs and elementwise kernels with the same launch facts), audits it in a process of its own, and

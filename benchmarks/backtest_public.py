@@ -1,7 +1,7 @@
 """Back-test of the time model against published decode-attention timings, on rows that were not used to fit it.
 
     pip download --no-deps aiconfigurator-core && unzip -d aicc aiconfigurator_core-*.whl
-    python benchmarks/backtest_public.py aicc --output reports/public-backtest.md
+    python -m benchmarks.backtest_public aicc --output reports/public-backtest.md
 
 The tables are NVIDIA's (Apache-2.0, package aiconfigurator-core); nothing of them is shipped here. FlashAttention-3
 rows of vLLM (pages of 64) and SGLang (pages of 1) on H200 and H100: one CUDA graph replayed with no L2 flush, so that
@@ -155,6 +155,7 @@ def rates_from(gpu: Gpu, values: dict[str, float]) -> Rates:
         merge_s=(merge, most) * 2,
         warm=True,
         half_width=0.0,
+        half_width_ragged=0.0,
     )
 
 
@@ -285,7 +286,7 @@ def report(outcomes: list[Outcome]) -> str:
         "",
         "```",
         "pip download --no-deps aiconfigurator-core==0.12.0 && unzip -d aicc aiconfigurator_core-*.whl",
-        "python benchmarks/backtest_public.py aicc --output reports/public-backtest.md",
+        "python -m benchmarks.backtest_public aicc --output reports/public-backtest.md",
         "```",
         "",
         f"Held out, whole families: batch {', '.join(map(str, HELD_OUT_BATCHES))} and query heads "

@@ -1,7 +1,7 @@
 """Times the bundled kernels on latent attention beside FlashMLA, over query heads, batches and lengths.
 
-    python benchmarks/kernels_peers.py .peers --only flashmla
-    python benchmarks/kernels_mla.py .peers --out reports/h200/mla-vs-flashmla
+    python -m benchmarks.kernels_peers .peers --only flashmla
+    python -m benchmarks.kernels_mla .peers --out reports/h200/mla-vs-flashmla
 
 The protocol is that of `kernels_timing.py`: layers with their own KV in one CUDA graph, cold L2, candidates taking
 turns. Pages of 64 keys, bf16. FlashMLA's schedule is made before the graph. `--render` writes the table again from the
@@ -107,7 +107,7 @@ def time_cell(heads: int, batch: int, keys: int) -> dict[str, Any]:
         "launch": launch.to_dict(),
         "plain_launch": plain.to_dict(),
         "against_flashmla": relative_error(calls["ours"][1], calls["flashmla"][1].double()),
-        "predicted_us": round(predict(plan("bundled", geo, lengths, kv=cache, gpu=gpu)).total_s * 1e6, 2),
+        "predicted_us": round(predict(plan("bundled", geo, lengths, kv=cache, gpu=gpu)).known_s * 1e6, 2),
         **{f"{name}_us": round(graph.median_us, 2) for name, graph in graphs.items()},
         **{f"{name}_spread": round(graph.spread, 3) for name, graph in graphs.items()},
     }
@@ -192,7 +192,7 @@ def main() -> None:
     else:
         from benchmarks.kernels_timing import gpu_state
 
-        result = {"command": "`python benchmarks/kernels_mla.py .peers --out reports/h200/mla-vs-flashmla`"}
+        result = {"command": "`python -m benchmarks.kernels_mla .peers --out reports/h200/mla-vs-flashmla`"}
         result.update(gpu=gpu_state(), cells=time_cells(args.peers))
         args.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     args.out.with_suffix(".md").write_text(markdown(result))

@@ -1,7 +1,7 @@
 """Engines' own kernels without their servers: fetched from their wheels into a folder that stands for the packages.
 
-    python benchmarks/kernels_peers.py .peers        # once, needs the package registry, no GPU; about 55 MiB
-    python benchmarks/kernels_peers.py .peers --only vllm,sglang,fa3        # a part of it
+    python -m benchmarks.kernels_peers .peers        # once, needs the package registry, no GPU; about 55 MiB
+    python -m benchmarks.kernels_peers .peers --only vllm,sglang,fa3        # a part of it
 
 The folder is a small copy of the packages' own trees: the files of vLLM, SGLang and FlashInfer that decode attention
 needs, stand-ins for the few modules that those files import beside them, and what an installation says of its version.

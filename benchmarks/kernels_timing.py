@@ -147,7 +147,7 @@ class Graph:
 
 def time_layers(state: State, call: Callable[[Any], Any], replays: int = 15) -> Graph:
     """One graph over all of the state's layers, replayed."""
-    return Graph([lambda kv=kv: call(kv) for kv in state.kv]).replay(replays, warm_up=2)
+    return Graph([partial(call, kv) for kv in state.kv]).replay(replays, warm_up=2)
 
 
 def time_in_turns(calls: dict[str, Callable[[Any], Any]], kv: list[Any], replays: int, turns: int) -> dict[str, Graph]:
@@ -159,8 +159,8 @@ def time_in_turns(calls: dict[str, Callable[[Any], Any]], kv: list[Any], replays
     return graphs
 
 
-@triton.jit
-def read_kernel(a_ptr, b_ptr, out_ptr, blocks, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def read_kernel(a_ptr, b_ptr, out_ptr, blocks, BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # type: ignore[no-untyped-def]
     """Read two int32 buffers of `blocks` · BLOCK elements each once, with all programs, and keep their XOR."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     offsets = tl.arange(0, BLOCK)

@@ -1,7 +1,7 @@
 """Our kernels beside the peers', cell by cell, in one process, taking turns. Writes a JSON and a Markdown table.
 
-    python benchmarks/kernels_peers.py .peers                            # once (package registry, no GPU)
-    python benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers
+    python -m benchmarks.kernels_peers .peers                            # once (package registry, no GPU)
+    python -m benchmarks.kernels_vs_peers .peers --out reports/h200/kernels-vs-peers
 
 Protocol: kernels_timing.py. Our launch is the time model's choice, nothing is tuned per cell. Correctness against
 float64 is checked before anything is timed. Columns:
@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernels_peers import Peers
-from kernels_timing import (
+
+from benchmarks.kernels_peers import Peers
+from benchmarks.kernels_timing import (
     PEER_CELLS,
     Cell,
     Graph,
@@ -97,7 +98,8 @@ def time_cell(cell: Cell, peers: Peers | None, sm_count: int) -> dict[str, Any]:
 
 def variants(cell: Cell, sm_count: int) -> list[dict[str, Any]]:
     """Other launches of a cell, stage 1, merge and both: what a cost model is checked against."""
-    state, chosen, rows = cell.allocate(), default_launch(cell), []
+    state, chosen = cell.allocate(), default_launch(cell)
+    rows: list[dict[str, Any]] = []
     for factor in (0.25, 0.5, 2.0):
         count = max(1, round(chosen.num_splits * factor))
         launch = default_launch(cell, num_splits=count)
@@ -188,8 +190,8 @@ def main() -> None:
     parser.add_argument("--variants", action="store_true", help="also time other split counts (slower)")
     args = parser.parse_args()
     if args.render:
-        result = json.loads(Path(args.out).with_suffix(".json").read_text())
-        Path(args.out).with_suffix(".md").write_text(markdown(result, result["command"]))
+        stored = json.loads(Path(args.out).with_suffix(".json").read_text())
+        Path(args.out).with_suffix(".md").write_text(markdown(stored, stored["command"]))
         return
     torch.manual_seed(0)
     peers = Peers(args.peers)
@@ -226,7 +228,7 @@ def main() -> None:
             torch.cuda.empty_cache()
     result["stream_peak_bytes_per_s"] = max(r["kv_bytes"] / r["stream_us"] * 1e6 for r in result["cells"])
     result["gpu_after"] = gpu_state()
-    result["command"] = "python benchmarks/kernels_vs_peers.py .peers --out reports/h200/kernels-vs-peers" + (
+    result["command"] = "python -m benchmarks.kernels_vs_peers .peers --out reports/h200/kernels-vs-peers" + (
         " --recorded RECORDED" if args.recorded else "") + (" --variants" if args.variants else "")  # fmt: skip
     Path(args.out).with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     text = markdown(result, result["command"])

@@ -1,6 +1,6 @@
 """Plants faults in a copy of the sources, one at a time, and runs the tests that should notice.
 
-    python benchmarks/mutants.py [--only NAME] [--list] [--output FILE.md]
+    python -m benchmarks.mutants [--only NAME] [--list] [--output FILE.md]
 
 `make mutants` runs all of them: a few minutes, and no part of CI. A mutant that survives is a fact that no test holds,
 and the exit code is 1. A mutant whose text is not there exactly once is an error: the source has moved on.

@@ -1,7 +1,7 @@
 """Predict again, with this tree's model and calibration, what a verify report timed: no GPU needed.
 
-    python benchmarks/repredict_verify.py reports/h200/verify.json
-    python benchmarks/repredict_verify.py reports/h200/engines-own.json --suite engines
+    python -m benchmarks.repredict_verify reports/h200/verify.json
+    python -m benchmarks.repredict_verify reports/h200/engines-own.json --suite engines
 
 Times of engines' own kernels (`verify --kernel own`, whose suite is `engines`) are predicted for these, with the share
 of the times inside their intervals. Prints the error of the prediction of that day and of today's, overall, by rule and

@@ -1,6 +1,6 @@
 """Start-up of the main command against bare imports, alternating runs in one environment.
 
-    python benchmarks/startup.py [--runs 15] [-- grid arguments]
+    python -m benchmarks.startup [--runs 15] [-- grid arguments]
 
 Prints the median of both and their ratio; the goal is at most 1.8.
 """

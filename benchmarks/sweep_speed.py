@@ -1,6 +1,6 @@
 """Scenarios per second of a sweep, one core, whole-array, nothing written.
 
-    python benchmarks/sweep_speed.py [--engine vllm-triton,sglang-triton] [--seconds 3]
+    python -m benchmarks.sweep_speed [--engine vllm-triton,sglang-triton] [--seconds 3]
 
 Goals: 1 000 000 a second for grid, splits, coverage and traffic; 300 000 with predicted time.
 """

@@ -68,8 +68,9 @@ def measure(run: dict[str, Any], path: Path, limit_s: float, without: Sequence[s
     with compiling(compiled_first(_tasks(run, later)), processes=LATER_PROCESSES) as wait:
         compile_all(compiled_first(_tasks(run, first)))
         print(f"compiled after {time.monotonic() - begun:.0f} s", flush=True)
-        for engines, ready in ((first, lambda: None), (later, wait)):
-            ready()
+        for engines in (first, later):
+            if engines is later:
+                wait()
             print(f"timing {', '.join(sorted(engines)) or 'nothing'} at {time.monotonic() - begun:.0f} s", flush=True)
             # Examples first: a run that is cut short has them all.
             for done, entry in enumerate(sorted(run["cells"], key=lambda one: one["kind"] != "example")):

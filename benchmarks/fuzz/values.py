@@ -39,7 +39,8 @@ def mutate_json(rng: random.Random, value: Any, times: int) -> Any:
     """The value with `times` parts replaced, removed or repeated."""
     value = json.loads(json.dumps(value))
     for _ in range(times):
-        spot, parents = value, []
+        spot: Any = value
+        parents: list[tuple[Any, Any]] = []
         while isinstance(spot, (dict, list)) and spot and (not parents or rng.random() < 0.85):
             key = rng.choice(list(spot)) if isinstance(spot, dict) else rng.randrange(len(spot))
             parents.append((spot, key))
