@@ -18,9 +18,12 @@ import triton
 import triton.language as tl
 
 from decodecalc_kernels.blocks import cdiv, next_power_of_2
+from decodecalc_kernels.launch import pdl_supported
+from decodecalc_kernels.merge import gdc_wait
 
 _TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 MOST_DIMS = 256  # elements of a row that one block takes
+FOLD_ROWS = 8  # query rows that one block of `fold_tokens` copies
 
 
 @triton.jit
@@ -42,13 +45,16 @@ def merge_outputs_kernel(
     FOLD: tl.constexpr,  # state 0 has its rows in the order (KV head, token, head of the group)
     PEERS: tl.constexpr,
     TYPE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    """Grid (tokens · heads_out, ceil(D / DIMS))."""
+    """Grid (tokens · heads_out, ceil(D / DIMS)). With PDL its blocks come while the launch before it ends, and wait."""
     row = tl.program_id(0)
     d = tl.program_id(1) * DIMS + tl.arange(0, DIMS)
     token, head = row // heads_out, head0 + row % heads_out
     plain = (token * heads + head).to(tl.int64)
     folded = ((head // group * tokens + token) * group + head % group).to(tl.int64)
+    if PDL:
+        gdc_wait()
     m = float("-inf")
     for s in tl.static_range(S):
         at = folded if FOLD and s == 0 else plain
@@ -76,6 +82,27 @@ def merge_outputs_kernel(
     tl.store(out_ptr + to * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
     if lse_ptr is not None and tl.program_id(1) == 0:
         tl.store(lse_ptr + to, m + tl.log(total))
+
+
+@triton.jit
+def fold_tokens_kernel(
+    q_ptr,  # [tokens, heads, D]
+    out_ptr,  # [kv_heads, tokens, group, D]
+    tokens,
+    heads,
+    group,
+    D: tl.constexpr,
+    DIMS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Grid (ceil(tokens · heads / ROWS),)."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # of the queries
+    d = tl.arange(0, DIMS)
+    token, head = row // heads, row % heads
+    to = (head // group * tokens + token) * group + head % group
+    mask = (row < tokens * heads)[:, None] & (d < D)[None, :]
+    values = tl.load(q_ptr + row.to(tl.int64)[:, None] * D + d[None, :], mask=mask, other=0.0)
+    tl.store(out_ptr + to.to(tl.int64)[:, None] * D + d[None, :], values, mask=mask)
 
 
 @triton.jit
@@ -133,9 +160,11 @@ def merge_outputs(
     if out.shape != outs.shape[1:] or not out.is_contiguous():
         raise ValueError(f"merge_outputs: out must be contiguous {tuple(outs.shape[1:])}")
     dims = _dims(width)
+    pdl = pdl_supported(outs.device)
     merge_outputs_kernel[(tokens * heads, cdiv(width, dims))](
         outs, lses, out, lse, outs.stride(0), lses.stride(0), tokens, heads, heads, 0, folded_group or 1,
-        S=states, D=width, DIMS=dims, FOLD=folded_group is not None, PEERS=False, TYPE=_TYPES[outs.dtype], num_warps=1,
+        S=states, D=width, DIMS=dims, FOLD=folded_group is not None, PEERS=False, TYPE=_TYPES[outs.dtype], PDL=pdl,
+        num_warps=1, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
     return out
 
@@ -153,7 +182,8 @@ def merge_peers(
     dims = _dims(width)
     merge_outputs_kernel[(tokens * own, cdiv(width, dims))](
         out_addresses, lse_addresses, out, None, 0, 0, tokens, heads, own, first_head, 1,
-        S=out_addresses.shape[0], D=width, DIMS=dims, FOLD=False, PEERS=True, TYPE=_TYPES[out.dtype], num_warps=1,
+        S=out_addresses.shape[0], D=width, DIMS=dims, FOLD=False, PEERS=True, TYPE=_TYPES[out.dtype],
+        PDL=False, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -177,8 +207,11 @@ def fold_tokens(q: torch.Tensor, kv_heads: int, out: torch.Tensor | None = None)
     tokens, heads, width = q.shape
     if kv_heads == 1:
         return q.reshape(1, tokens * heads, width)
-    apart = q.view(tokens, kv_heads, heads // kv_heads, width).transpose(0, 1)  # [kv_heads, tokens, group, D]
     if out is None:
-        return apart.reshape(1, tokens * heads, width)
-    out.view(kv_heads, tokens, heads // kv_heads, width).copy_(apart)
+        out = torch.empty(1, tokens * heads, width, dtype=q.dtype, device=q.device)
+    if out.numel() != q.numel() or not (q.is_contiguous() and out.is_contiguous()):
+        raise ValueError("fold_tokens: queries and out must be contiguous and of one size")
+    fold_tokens_kernel[(cdiv(tokens * heads, FOLD_ROWS),)](
+        q, out, tokens, heads, heads // kv_heads, D=width, DIMS=next_power_of_2(width), ROWS=FOLD_ROWS, num_warps=2
+    )
     return out

@@ -68,6 +68,8 @@ class SideKernel:
     """Bytes that it reads and writes."""
     when: Any = True
     """bool or bool [N]: the steps that launch it."""
+    blocks: int = 0
+    """Blocks that it launches, where their number can tell in its time; 0 where it is not counted."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -163,7 +163,7 @@ def predict(
     marked, with the interval of stand-ins. l2: `cold` (a step walks every layer before it returns to one) or `warm`.
     launch: `graph` or `stream`. Raises InputError for a calibration of another GPU.
     """
-    known, part = _plan_part(plan, gpu, calibration, kernel, l2, launch)
+    known, part = plan_part(plan, gpu, calibration, kernel, l2, launch)
     terms, found, exchange = part.terms(), part.resolved, part.exchange()
     values = {name: float(np.ravel(getattr(terms, name))[0]) for name in Terms._fields}
     ragged = len(set(plan.batch.seq_lens)) > 1
@@ -233,7 +233,7 @@ def schedule_of(
     l2: str = "cold",
 ) -> Iterator[Slot]:
     """Stage 1's blocks on SM slots over time, as `predict` sees them, from its start on."""
-    _, part = _plan_part(plan, gpu, calibration, kernel, l2, "graph")
+    _, part = plan_part(plan, gpu, calibration, kernel, l2, "graph")
     return timeline(part.cuts.order(0), pick(part.work, 0), part.rates)
 
 
@@ -293,7 +293,7 @@ def predict_policy(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class Part:
     """Steps of an array that one kernel variant runs."""
 
     steps: IntArray
@@ -353,10 +353,10 @@ class _Part:
         return Bodies(**values)
 
 
-def _plan_part(
+def plan_part(
     plan: LaunchPlan, gpu: Gpu | str | None, calibration: Calibration | None, kernel: str, l2: str, launch: str
-) -> tuple[Calibration, _Part]:
-    """A plan is an array of one step."""
+) -> tuple[Calibration, Part]:
+    """The calibration that a plan is priced with, and the plan as an array of one step."""
     from decodecalc.gpus import load_gpu
 
     check_plan(plan)
@@ -370,7 +370,7 @@ def _plan_part(
 def _parts(
     engine: str, geo: Geometry, batches: Batches, kv: KvCache, gpu: Gpu, found: Launches, known: Calibration,
     kernel: str, l2: str, launch: str,
-) -> Iterator[_Part]:  # fmt: skip
+) -> Iterator[Part]:  # fmt: skip
     """The array cut into steps that the same variant of the same kernel runs."""
     if kernel not in (OWN, BUNDLED):
         raise InputError(f"kernel must be {OWN} or {BUNDLED}, not {kernel!r:.40}")
@@ -403,7 +403,7 @@ def _parts(
         in_turn = name != BUNDLED and traits_of(engine).requests_in_turn
         cuts = cuts_of(some, run, run.tile_keys, by_request=in_turn)
         work = work_of(engine, geo, some, kv, run, cuts)
-        yield _Part(
+        yield Part(
             steps=steps,
             gpu=gpu,
             exchanged=exchange_of_policy(engine, geo, kv, some.query_tokens),

@@ -4,11 +4,11 @@
 
 Both launches are predicted like any other, with their own launch, start and merge. The side kernels are the merge of
 the two outputs of every (token, head), and for a kernel that folds query tokens into heads the copy that does so,
-unless the layer has one KV head.
+unless the layer has one KV head. `CHANGE_S` is what a launch takes longer behind another kernel than behind its like,
+from which the predictions of both launches come.
 
 A server keeps a shared prefix once, in pages that all requests point to. The whole step then asks for these keys once a
-request, but where they fit the L2 the memory delivers them once: T(whole) takes the bytes from the memory at its rate
-and all that is asked for at the L2's (`on_shared_pages`). Larger prefixes count as read again for every request.
+request, but the memory delivers them less often, and the L2 the rest (`shared_pages.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from decodecalc.analysis.exchange import LSE_BYTES, OUTPUT_BYTES, SideKernel
 from decodecalc.analysis.traffic import traffic
 from decodecalc.batch import Batch
-from decodecalc.cost.collectives import SIDE_KERNEL_S
 from decodecalc.cost.load import own_calibration
-from decodecalc.cost.prediction import OWN, Prediction, predict
-from decodecalc.intmath import next_power_of_2
+from decodecalc.cost.prediction import OWN, Part, Prediction, plan_part, predict
+from decodecalc.cost.shared_pages import KeyCost, faster, shared_share, shared_start, walks_of
+from decodecalc.engines.registry import traits_of
+from decodecalc.intmath import cdiv, next_power_of_2
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.prefix import parts
 from decodecalc.values import Shown
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
     from decodecalc.launch.policy import Policy
 
 LEAST_KEYS, MOST_KEYS = 16, 1 << 20
+# Of a small kernel between two others, without its bytes and blocks: 1.2 us for the merge of few rows on an H200
+# (reports/h200/shared-prefix.md).
+SIDE_S = 1.2e-6
+CHANGE_S = 0.9e-6  # 0.9 to 1.1 us in the steps of that report with the smallest launches
+MERGE_DIMS = 256  # elements of a row that one block of the merge takes (kernels/states.py)
 WORTH = 0.05  # a gain below this share is within the error of two predictions of one kernel
 
 
@@ -51,6 +59,8 @@ class SharedPrefix(Shown):
     """Time of a layer without sharing, of requests that point to the same pages."""
     prefix: tuple[LaunchPlan, Prediction]
     """The launch over the shared keys."""
+    prefix_s: float | None
+    """Its time. With many requests several blocks walk the same keys for other query rows."""
     suffix: tuple[LaunchPlan, Prediction]
     """The launch over each request's own keys."""
     kernels: tuple[SideKernel, ...]
@@ -74,8 +84,8 @@ class SharedPrefix(Shown):
     @property
     def total_s(self) -> float | None:
         """Time of a layer with the prefix attended apart; None where the kernel was not calibrated."""
-        times = [p.total_s for _, p in (self.prefix, self.suffix)]
-        return None if None in times else sum(t for t in times if t is not None) + self.kernels_s
+        prefix, suffix = self.prefix_s, self.suffix[1].total_s
+        return None if prefix is None or suffix is None else prefix + suffix + self.kernels_s
 
     @property
     def saved_s(self) -> float | None:
@@ -98,7 +108,7 @@ class SharedPrefix(Shown):
             "keys": self.keys,
             "whole_s": self.whole_s,
             "whole_apart_s": self.whole[1].total_s,
-            "prefix_s": self.prefix[1].total_s,
+            "prefix_s": self.prefix_s,
             "suffix_s": self.suffix[1].total_s,
             "kernels": [kernel.to_dict() for kernel in self.kernels],
             "kernels_s": self.kernels_s,
@@ -114,7 +124,9 @@ def side_kernels(geo: Geometry, batch: Batch, kv: KvCache, folds: bool) -> tuple
     """The kernels beside the two launches, for the layer `geo` as the suffix sees it."""
     rows = batch.query_tokens * geo.q_heads
     outputs, sums = rows * geo.v_dim * OUTPUT_BYTES, rows * LSE_BYTES
-    merge = SideKernel("merge the outputs of prefix and suffix", 3 * outputs + 2 * sums)
+    merge = SideKernel(
+        "merge the outputs of prefix and suffix", 3 * outputs + 2 * sums, blocks=rows * cdiv(geo.v_dim, MERGE_DIMS)
+    )
     if not folds or geo.kv_heads == 1:
         return (merge,)
     queries = int(rows * geo.head_dim * kv.query_element_bytes)
@@ -146,33 +158,59 @@ def share_prefix(
 
     prefix, suffix = parts(geo, batch, keys, folds)
     beside = side_kernels(geo, batch, kv, folds)
-    rate = known.parameters["l2_bytes_per_s"].number
-    each = known.parameters["launch_stream_s"].number if launch == "stream" else 0.0
-    whole = timed(geo, batch)
+    number = {name: parameter.number for name, parameter in known.parameters.items()}
+    each = number["launch_stream_s"] if launch == "stream" else 0.0
+    kernels = (
+        max(SIDE_S, each) + k.moved_bytes / number["l2_bytes_per_s"] + k.blocks * number["launch_block_s"]
+        for k in beside
+    )
+    whole, first = timed(geo, batch), timed(prefix.geometry, prefix.batch)
+    priced = [plan_part(plan, gpu, known, kernel, l2, launch)[1] for plan, _ in (whole, first)]
     return SharedPrefix(
         keys=keys,
         whole=whole,
-        whole_s=on_shared_pages(*whole, keys, known, l2),
-        prefix=timed(prefix.geometry, prefix.batch),
+        whole_s=on_shared_pages(*whole, keys, priced[0]),
+        prefix=first,
+        prefix_s=with_shared_rows(*first, priced[1]),
         suffix=timed(suffix.geometry, suffix.batch),
         kernels=beside,
-        kernels_s=sum(max(SIDE_KERNEL_S, each) + kernel.moved_bytes / rate for kernel in beside),
+        kernels_s=sum(kernels) + (0.0 if launch == "stream" else 2 * CHANGE_S),
     )
 
 
-def on_shared_pages(plan: LaunchPlan, found: Prediction, keys: int, calibration: Calibration, l2: str) -> float | None:
-    """Time of one layer whose requests keep their first `keys` keys once, in pages that all of them point to."""
-    kept = keys * plan.kv.bytes_per_key(plan.geometry)
-    number = {name: parameter.number for name, parameter in calibration.parameters.items()}
-    if found.total_s is None or l2 != "cold" or kept > number["l2_capacity_bytes"]:
+def on_shared_pages(plan: LaunchPlan, found: Prediction, keys: int, part: Part) -> float | None:
+    """Time of one layer whose requests keep their first `keys` keys once, in pages that all of them point to.
+
+    found, part: what is predicted as if every request had pages of its own. With a warm L2 it is that.
+    """
+    if found.total_s is None or part.rates.warm:
         return found.total_s
-    asked = traffic(plan).kv_read_bytes
-    once = max(asked - (plan.batch.size - 1) * kept, kept)
-    stream, work = found.terms["stream_s"], found.terms["stream_s"] + found.terms["latency_s"]
-    power = number["overlap_exponent"]
-    alone = max(work**power - stream**power, 0.0)
-    moved = max(stream * once / asked, asked / number["l2_bytes_per_s"])
-    return found.total_s - work + min((alone + min(moved, stream) ** power) ** (1 / power), work)
+    rates, geo = part.rates, plan.geometry
+    kept = keys * plan.kv.bytes_per_key(geo)
+    in_turn = traits_of(plan.engine).requests_in_turn
+    if in_turn and kept > rates.l2_capacity_bytes:  # blocks of different requests are at different keys
+        return found.total_s
+    walks = walks_of(plan, keys, in_turn)
+    if not len(walks.blocks):
+        return found.total_s
+    each = float(walks.blocks.max())
+    heads = min(each, geo.kv_heads)
+    tile = int(part.cuts.tile_keys[0, 0])
+    flop, tiles = (float(np.ravel(x)[0]) for x in (part.work.flop, part.work.tiles_total))
+    cost = KeyCost(plan.kv.bytes_per_key(geo) / heads, tile, each / heads, flop / max(tiles * tile, 1))
+    terms = found.terms
+    body = sum(terms[name] for name in ("stream_s", "latency_s", "compute_s", "tail_s"))
+    start = min(shared_start(shared_share(walks), part.work, rates), terms["fixed_s"])
+    return found.total_s - (terms["fixed_s"] - start) - body * (1 - faster(walks, kept, cost, rates))
+
+
+def with_shared_rows(plan: LaunchPlan, found: Prediction, part: Part) -> float | None:
+    """Time of a launch in which several blocks begin with the same keys, for different query rows."""
+    if found.total_s is None or part.rates.warm:
+        return found.total_s
+    row_blocks = max(max(plan.blocks_per_split) / plan.geometry.kv_heads, 1.0)
+    start = shared_start(1 - 1 / row_blocks, part.work, part.rates)
+    return found.total_s - max(found.terms["fixed_s"] - start, 0.0)
 
 
 def prefix_break_even(policy: Policy, geo: Geometry, own: Batch, kv: KvCache, gpu: Gpu, **how: Any) -> int | None:

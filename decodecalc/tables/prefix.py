@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 NOTES = (
     "shared time is the sum of three parts: the launch over the shared keys, the launch over each request's own keys, "
     "and the kernels beside them, which merge the two outputs. Times are for one layer.",
-    "whole time is for requests that point to the same pages of the prefix: where it fits the L2, the memory delivers "
-    "it once.",
+    "whole time is for requests that point to the same pages of the prefix: the memory delivers these pages once to "
+    "the requests that read them together, and the L2 delivers them to each.",
     "least prefix is the number of shared keys from which on sharing is predicted to take less time, at these "
     "requests' own keys.",
 )
@@ -103,7 +103,7 @@ def _row(found: SharedPrefix, group: LayerGroup, batch: Batch, least: int | None
         "saved_bytes": found.saved_bytes,
         "whole_s": found.whole_s,
         "whole_apart_s": whole[1].total_s,
-        "prefix_s": prefix[1].total_s,
+        "prefix_s": found.prefix_s,
         "suffix_s": suffix[1].total_s,
         "side_kernels_s": found.kernels_s,
         "shared_s": found.total_s,

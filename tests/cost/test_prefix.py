@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 from strategies import batches, geometries
 
 import decodecalc as dc
+from benchmarks.shared_prefix import judged, kinds, random_steps
 from decodecalc.analysis.traffic import traffic
 from decodecalc.cli.main import cli
+from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prefix import prefix_break_even, share_prefix
+from decodecalc.cost.shared_pages import SHARED_L2, walks_of
 from decodecalc.engines.registry import load_policy
 from decodecalc.gpus import load_gpu
 from decodecalc.keyshare import KeyShare
@@ -70,7 +74,7 @@ def test_launches_and_merge_are_priced() -> None:
     assert found.saved_s is not None
     assert found.saved_s < 0
     assert found.verdict == "does not pay"
-    assert found.total_s == pytest.approx(found.prefix[1].known_s + found.suffix[1].known_s + found.kernels_s)
+    assert found.total_s == pytest.approx((found.prefix_s or 0) + found.suffix[1].known_s + found.kernels_s)
     assert share_prefix(policy, LLAMA, dc.Batch.uniform(64, 8192), 7168, KV, gpu).verdict == "pays"
 
 
@@ -161,11 +165,76 @@ def test_bad_input(words: list[str], says: str) -> None:
     assert says in str(result.exception)
 
 
-def test_shared_pages_come_from_the_l2() -> None:
-    """A prefix that fits the L2 is delivered once by the memory in the whole step too; a larger one is not."""
+@pytest.mark.parametrize("prefix", [4096, 32768])
+def test_shared_pages_come_from_the_l2(prefix: int) -> None:
+    """The memory delivers a page once to requests that read it side by side, whether or not the prefix fits the L2."""
     policy, gpu = load_policy("bundled"), load_gpu("h200")
-    small = share_prefix(policy, LLAMA, dc.Batch.uniform(32, 5120), 4096, KV, gpu)
+    found = share_prefix(policy, LLAMA, dc.Batch.uniform(32, prefix + 1024), prefix, KV, gpu)
+    assert found.whole_s is not None
+    rates = {name: p.number for name, p in load_calibration(gpu=gpu).parameters.items()}
+    asked, key = traffic(found.whole[0]).kv_read_bytes, KV.bytes_per_key(LLAMA)
+    once = asked - 31 * prefix * key
+    fastest = max(once / rates["hbm_sustained_bytes_per_s"], asked / (SHARED_L2 * rates["l2_bytes_per_s"]))
+    assert fastest < found.whole_s < 0.75 * found.whole[1].known_s
+
+
+def test_a_list_of_work_finds_only_what_the_l2_keeps() -> None:
+    """Where blocks take requests in turn, those that run together are at different keys of a prefix."""
+    policy, gpu = load_policy("flashinfer"), load_gpu("h200")
+    small, large = (
+        share_prefix(policy, LLAMA, dc.Batch.uniform(8, keys + 1024), keys, KV, gpu) for keys in (8192, 65536)
+    )
     assert small.whole_s is not None
     assert small.whole_s < 0.9 * small.whole[1].known_s
-    large = share_prefix(policy, LLAMA, dc.Batch.uniform(4, 33000), 32000, KV, gpu)
     assert large.whole_s == large.whole[1].total_s
+
+
+@given(st.integers(1, 40), st.integers(1, 20_000), st.integers(1, 5_000), st.sampled_from([0.5, 1.0, 8.0]))
+def test_sharing_pages_never_costs(requests: int, prefix: int, own: int, groups: float) -> None:
+    """The whole step over shared pages takes at most what it takes without, and for one request exactly that."""
+    geo = dc.Geometry(int(8 * groups), 8 if groups >= 1 else 4, 128)
+    found = share_prefix(
+        load_policy("bundled"), geo, dc.Batch.uniform(requests, prefix + own), prefix, KV, load_gpu("h200")
+    )
+    whole = found.whole[1].known_s
+    assert found.whole_s is not None
+    assert 0 < found.whole_s <= whole * (1 + 1e-9)
+    if requests == 1:
+        assert found.whole_s == pytest.approx(whole)
+
+
+@given(st.integers(2, 30), st.integers(64, 9_000), st.integers(1, 3_000), st.booleans())
+def test_walks_hold_every_key_once(requests: int, prefix: int, own: int, by_request: bool) -> None:
+    """Over the blocks of a KV head the shared and the own keys add up to those of all requests."""
+    batch = dc.Batch([prefix + own + r for r in range(requests)])
+    plan = dc.plan("bundled", LLAMA, batch, kv=KV, gpu="h200")
+    walks = walks_of(plan, prefix, by_request)
+    assert (walks.shared * walks.blocks).sum() == LLAMA.kv_heads * requests * prefix
+    assert (walks.own * walks.blocks).sum() == LLAMA.kv_heads * (sum(batch.seq_lens) - requests * prefix)
+    if by_request:
+        assert (np.diff(walks.request) >= 0).all()
+
+
+def test_steps_of_the_benchmark_are_drawn_from_a_seed() -> None:
+    """The same seed gives the same steps, another one others; every kind of layer occurs, and half are ragged."""
+    steps = random_steps(3, 60)
+    assert steps == random_steps(3, 60)
+    assert steps != random_steps(4, 60)
+    assert {step.name for step in steps} == set(kinds())
+    assert 15 <= sum(len(set(step.own)) > 1 for step in steps) <= 45
+    for step in steps:
+        assert step.prefix % step.page == 0
+        assert step.batch.size == len(step.own)
+
+
+def test_a_decision_is_the_sign_of_the_gain() -> None:
+    """Right where prediction and measurement choose the same way, or where the measurement hardly tells."""
+    for whole, shared, said, right, close in (
+        (10.0, 8.0, (9.0, 8.5), True, False),
+        (10.0, 8.0, (8.0, 8.5), False, False),
+        (10.0, 9.8, (8.0, 8.5), True, True),
+        (10.0, 12.0, (8.0, 8.5), True, False),
+    ):
+        row = {"measured": {"whole": whole, "shared": shared}, "predicted": dict(zip(("whole", "shared"), said))}
+        judged(row)
+        assert (row["decision"], row["close"]) == (right, close)

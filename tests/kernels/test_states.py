@@ -95,11 +95,14 @@ def test_a_folded_prefix_and_own_keys_merge_to_the_whole(kv_heads: int) -> None:
         assert torch.allclose(found[t].double(), whole[0], rtol=1e-4, atol=1e-5)
 
 
-def test_folding_into_a_buffer() -> None:
-    """The copy that a graph can hold is the reshaped one."""
-    q = torch.randn(3, 4, 16, device=DEVICE)
-    buffer = torch.empty(1, 12, 16, device=DEVICE)
-    assert torch.equal(kernels.fold_tokens(q, 2, buffer), kernels.fold_tokens(q, 2))
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads", "width"), [(3, 4, 2, 16), (5, 6, 3, 40), (1, 8, 8, 64)])
+def test_folding_orders_by_kv_head(tokens: int, heads: int, kv_heads: int, width: int) -> None:
+    """Heads of one KV head come together, token by token; into a buffer or a new tensor."""
+    q = torch.randn(tokens, heads, width, device=DEVICE)
+    buffer = torch.empty(1, tokens * heads, width, device=DEVICE)
+    apart = q.view(tokens, kv_heads, heads // kv_heads, width).transpose(0, 1).reshape(1, tokens * heads, width)
+    assert torch.equal(kernels.fold_tokens(q, kv_heads, buffer), apart)
+    assert torch.equal(kernels.fold_tokens(q, kv_heads), apart)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
@@ -113,3 +116,5 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         kernels.merge_outputs(outs, lses, folded_group=2)
     with pytest.raises(ValueError, match="lses"):
         kernels.scale_outputs(outs[0], lses[:, :1], 0)
+    with pytest.raises(ValueError, match="fold_tokens"):
+        kernels.fold_tokens(outs[0].transpose(0, 1), 2)
