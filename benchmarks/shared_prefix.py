@@ -448,7 +448,8 @@ def main() -> int:
     device = open_device(args.device)
     gpu = detect_gpu() if device.is_cuda else load_gpu(args.gpu)
     calibration = load_calibration(None, gpu)
-    before = json.loads(args.predicted.read_text(encoding="utf-8"))["rows"] if args.predicted else []
+    written = args.predicted and device.is_cuda
+    before = json.loads(args.predicted.read_text(encoding="utf-8"))["rows"] if written else []
     steps = [step_of(row) for row in before] or random_steps(args.seed, args.count)
     if device.is_cuda:
         compile_all(steps)
