@@ -3,6 +3,7 @@
     python -m benchmarks.shared_prefix --predict predicted.json --seed 1 --count 60       # anywhere
     python -m benchmarks.shared_prefix --predicted predicted.json --out shared-prefix.json    # on a GPU, about a minute
     python -m benchmarks.shared_prefix --device interpreter --out /tmp/x.json     # correctness alone, tiny steps
+    python -m benchmarks.shared_prefix --repredict reports/h200/shared-prefix.json    # measured steps, today's model
 
 The steps are random: kind of layer, number of requests, length of the prefix and of the requests' own keys, which
 differ from request to request in half of the steps. The requests of a step keep the prefix once: the first entries of
@@ -322,6 +323,14 @@ def judged(row: dict[str, Any]) -> None:
     row["decision"] = (gain > 0) == (said["whole"] > said["shared"]) or row["close"]
 
 
+def repredicted(row: Mapping[str, Any], gpu: Gpu, calibration: Calibration) -> dict[str, Any]:
+    """A measured row with today's predictions beside those that were `written` down before the measurement."""
+    now = {**row, "written": row.get("written", row["predicted"])}
+    now["predicted"] = row_of(step_of(row), predicted(step_of(row), gpu, calibration))["predicted"]
+    judged(now)
+    return now
+
+
 def run_step(step: Step, device: Device, gpu: Gpu, calibration: Calibration, parts: bool) -> dict[str, Any]:
     """One row: predicted, and where there are clocks measured. parts: also what is no decision."""
     found = predicted(step, gpu, calibration)
@@ -433,7 +442,8 @@ def main() -> int:
     parser.add_argument(
         "--predicted", type=Path, help="Take the steps from such a file, and hold on to its predictions."
     )
-    parser.add_argument("--gpu", default="h200", help="The GPU of --predict and of the interpreter.")
+    parser.add_argument("--repredict", type=Path, help="Predict the steps of such a file anew, and keep its times.")
+    parser.add_argument("--gpu", default="h200", help="The GPU of --predict, --repredict and the interpreter.")
     args = parser.parse_args()
     if args.predict:
         gpu = load_gpu(args.gpu)
@@ -442,8 +452,16 @@ def main() -> int:
         _write(args.predict, {"gpu": gpu.name, "calibration": calibration.label, "seed": args.seed, "rows": rows})
         print(table(rows))
         return 0
+    if args.repredict:
+        gpu = load_gpu(args.gpu)
+        calibration = load_calibration(None, gpu)
+        data = json.loads(args.repredict.read_text(encoding="utf-8"))
+        data["rows"] = [repredicted(row, gpu, calibration) for row in data["rows"]]
+        _write(args.out or args.repredict, {**data, "calibration": calibration.label})
+        print(table(data["rows"]))
+        return 0
     if not args.out:
-        parser.error("--out or --predict is needed")
+        parser.error("--out, --predict or --repredict is needed")
     begun = time.monotonic()
     device = open_device(args.device)
     gpu = detect_gpu() if device.is_cuda else load_gpu(args.gpu)

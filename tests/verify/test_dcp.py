@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import decodecalc as dc
+from benchmarks import context_parallel
 from decodecalc.errors import InputError
-from decodecalc.gpus import Gpu
+from decodecalc.gpus import Gpu, load_gpu
 from decodecalc.verify.claims.claim import FAIL, PASS, SKIP
 from decodecalc.verify.session.suites import cases, dcp_scenarios, tiny_dcp
 
@@ -130,3 +131,44 @@ def test_two_processes_agree_with_one_gpu(tmp_path: Path) -> None:
     assert len(rows) == 12
     assert {row["verdict"] for row in rows} == {PASS}
     assert "gloo between 2 processes" in rows[0]["how"]
+
+
+def test_the_benchmark_asks_all_questions() -> None:
+    """Contexts on both sides of every predicted break-even, and random steps that a seed fixes, each with a plan."""
+    gpu = load_gpu("h200")
+    found = context_parallel.all_cases(gpu, 3, 40, 2)
+    assert found == context_parallel.all_cases(gpu, 3, 40, 2)
+    assert [case.question for case in found].count(context_parallel.RANDOM) == 40
+    even = [case for case in found if case.question == context_parallel.EVEN]
+    assert {case.model for case in even} == {model for model, _ in context_parallel.MODELS}
+    for case in even:
+        assert case.plan(gpu).geometry.share == case.share
+    rows = [{**case.to_dict(), "predicted": context_parallel.predicted(case, gpu)} for case in even[:5]]
+    crossed = context_parallel.crossing(rows, "predicted")
+    assert crossed == pytest.approx(even[2].context, rel=0.05)
+
+
+def test_a_break_even_is_where_the_lines_cross() -> None:
+    """Straight lines over the logarithm of the context; nothing outside of the contexts."""
+    rows = [
+        {"context": context, "measured": {"undivided": gain, "layer": 0.0}}
+        for context, gain in ((1000, -2.0), (4000, 2.0), (16000, 5.0))
+    ]
+    assert context_parallel.crossing(rows, "measured") == pytest.approx(2000)
+    assert context_parallel.crossing(rows[1:], "measured") is None
+
+
+def test_the_benchmark_says_which_bars_are_met() -> None:
+    """Times that agree meet the bars, and doubled ones miss them."""
+    gpu = load_gpu("h200")
+    for factor, word in ((1.0, "met"), (2.0, "missed")):
+        rows: list[dict[str, Any]] = []
+        for case in context_parallel.all_cases(gpu, 1, 8, 2):
+            said = context_parallel.predicted(case, gpu)
+            seen = {**said, "layer": factor * said["layer"], "kernel": said["layer"] - said["exchange"]}
+            seen["one_shot"] = said["exchange"] / (3 / factor)
+            rows.append({**case.to_dict(), "predicted": said, "measured": seen, "correct": True})
+        lines = context_parallel.summary(rows)
+        assert f"the bar is 10%: {word}" in lines[0]
+        assert f"the bar is 2: {word}" in next(line for line in lines if line.startswith("One-shot"))
+    assert "needs a GPU" in context_parallel.summary([{"correct": True}])[0]
