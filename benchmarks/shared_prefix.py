@@ -50,7 +50,7 @@ from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import load_model
 from decodecalc.verify.run.device import Device, open_device
 from decodecalc.verify.run.execution import execution_of
-from decodecalc.verify.run.timing import BUDGET_S, layers_needed, time_layers
+from decodecalc.verify.run.timing import BUDGET_S, captured, layers_needed, time_layers
 
 PAGE, MLA_PAGE = 16, 64
 # bf16 weights and outputs, rounded once more by each part; the interpreter truncates where a GPU rounds.
@@ -253,6 +253,22 @@ class BothWays:
         for part in (self.fold, self.prefix, self.own, self.merge):
             part(layer)
 
+    def replay_differs(self) -> int:
+        """Elements that a graph over all layers, whose launches overlap, leaves other than the last layer by itself."""
+        import torch
+
+        def every_layer() -> None:
+            for layer in range(self.layers):
+                self.shared(layer)
+
+        self.shared(0)
+        captured(every_layer).replay()
+        torch.cuda.synchronize()
+        left = self.out["shared"].clone()
+        self.shared(self.layers - 1)
+        torch.cuda.synchronize()
+        return int((left != self.out["shared"]).sum())
+
     def errors(self) -> dict[str, float]:
         """Greatest relative error of a sampled request, by either way, against float64 over all keys."""
         import torch
@@ -340,6 +356,9 @@ def run_step(step: Step, device: Device, gpu: Gpu, calibration: Calibration, par
     row["correct"] = all(error <= ERROR_BOUNDS[device.kind] for error in row["errors"].values())
     if not device.is_cuda:
         return row
+    if parts:
+        row["replay_differs"] = both.replay_differs()
+        row["correct"] &= row["replay_differs"] == 0
     columns: dict[str, Callable[[int], None]] = {"whole": both.whole, "shared": both.shared}
     if parts:
         columns |= {"early": both.early, "prefix": both.prefix, "own": both.own, "merge": both.merge}
@@ -397,7 +416,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         line = f"{row['layer']:7} {row['requests']:4} {row['prefix']:6} {own:5}{ragged} "
         line += "  ".join(f"{cell:>15}" for cell in cells) + f"  {_us(seen.get('fold')):>5} {_us(seen.get('merge')):>5}"
         line += f" {_us(seen.get('early')):>7}"
-        marks = [] if row.get("correct", True) else [f"WRONG {max(row['errors'].values()):.1e}"]
+        marks = (
+            []
+            if row.get("correct", True)
+            else [f"WRONG {max(row['errors'].values()):.1e} {row.get('replay_differs', '')}"]
+        )
         if seen:
             marks.append(("close" if row["close"] else "yes") if row["decision"] else "NO")
         lines.append(f"{line}  {' '.join(marks)}".rstrip())
