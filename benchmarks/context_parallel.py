@@ -15,7 +15,8 @@ It answers four questions, each with its bar (issue 21 of this repository):
 
 Every case is first held against float64 by every way of merging. The collectives themselves are measured by
 `decodecalc calibrate --collectives` under torchrun, in a file of their own. Times are those of
-`verify --suite dcp` (decodecalc/verify/dcp/timing.py).
+`verify --suite dcp` (decodecalc/verify/dcp/timing.py), with NVLink's multicast off. Its times have not been run on two
+GPUs yet.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -226,12 +228,14 @@ def main() -> int:
 
 def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     """All cases on every process; the first one writes and prints."""
+    from decodecalc.calibrate.collectives import MULTICAST_OFF
     from decodecalc.verify.dcp.group import ProcessRanks
     from decodecalc.verify.dcp.loop import correct
     from decodecalc.verify.dcp.timing import layer_times
     from decodecalc.verify.dcp.trial import DcpTrial
     from decodecalc.verify.run.device import open_device
 
+    os.environ.update(MULTICAST_OFF)
     device = open_device(args.device, ranks.local)
     gpu = detect_gpu(ranks.local) if device.is_cuda else load_gpu(args.gpu)
     calibration, group = load_calibration(None, gpu), ProcessRanks(ranks, device)
