@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -228,14 +227,12 @@ def main() -> int:
 
 def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     """All cases on every process; the first one writes and prints."""
-    from decodecalc.calibrate.collectives import MULTICAST_OFF
     from decodecalc.verify.dcp.group import ProcessRanks
     from decodecalc.verify.dcp.loop import correct
     from decodecalc.verify.dcp.timing import layer_times
     from decodecalc.verify.dcp.trial import DcpTrial
     from decodecalc.verify.run.device import open_device
 
-    os.environ.update(MULTICAST_OFF)
     device = open_device(args.device, ranks.local)
     gpu = detect_gpu(ranks.local) if device.is_cuda else load_gpu(args.gpu)
     calibration, group = load_calibration(None, gpu), ProcessRanks(ranks, device)

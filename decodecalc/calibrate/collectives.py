@@ -12,7 +12,6 @@ gloo by the host's clock, which only proves that they fit together.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -34,7 +33,6 @@ SIZES = (512, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20
 TOKENS = (1, 16, 64)  # of the one-shot merge
 HEADS, WIDTH = 64, 128
 CALLS, REPLAYS = 100, 30
-MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 PROTOCOL = (
     f"collectives of bf16 captured {CALLS} times back to back in a CUDA graph, median of {REPLAYS} replays, of the "
     "slowest process; NVLink multicast off; decodecalc/calibrate/collectives.py"
@@ -52,7 +50,6 @@ def check_ranks(ranks: Ranks) -> None:
 
 def calibrate_collectives(ranks: Ranks, device: Device, gpu: Gpu, output: str) -> int:
     """Measures and, in the first process, writes the file; the number of its rows."""
-    os.environ.update(MULTICAST_OFF)
     group = ProcessRanks(ranks, device)
     try:
         rows = measure_collectives(group, device)

@@ -7,6 +7,7 @@ processes, through symmetric memory with multicast left off.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 ONE_SHOT = "one_shot"
 PATIENCE = timedelta(minutes=10)
+# NVLink's multicast stays off: it is not there on every machine, and servers do not count on it.
+MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
 class RankGroup(Protocol):
@@ -87,6 +90,7 @@ class ProcessRanks:
     def __init__(self, ranks: Ranks, device: Device) -> None:
         import torch.distributed as dist
 
+        os.environ.update(MULTICAST_OFF)
         self.size = ranks.world
         self.mine: Sequence[int] = (ranks.rank,)
         self._rank, self._device = ranks.rank, device
