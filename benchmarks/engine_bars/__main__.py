@@ -127,14 +127,17 @@ def times_of(run: dict[str, Any]) -> dict[str, Any]:
 def report(run: dict[str, Any], bars: Sequence[Judged], base: str) -> str:
     """The page."""
     held = sum(bar.holds for bar in bars)
+    ran = sum(any("us" in launch for launch in entry["launches"]) for entry in run["cells"])
     lines = [
         "# Engines' own kernels on random steps, held against the bars\n",
         f"{held} of {len(bars)} bars hold. {run.get('device', 'Nothing measured')}, torch {run.get('torch', '?')}, "
         f"{run.get('date_utc', '?')}; cold L2, CUDA graphs over layers with their own KV.\n",
         f"Written by `make engine-bars SEED={run['seed']}` (`python -m benchmarks.engine_bars --seed {run['seed']}`): "
-        f"{run['steps']} random steps with 16-bit caches, part of them with FP8 caches too, and steps of MLA. No fit "
-        f"has seen them. The predictions were written at {run['predicted_utc']}, before anything was timed, and lie "
-        f"with the times in `{base}.json`.\n",
+        f"{run['steps']} random steps with 16-bit caches, part of them with FP8 caches too, and steps of MLA; {ran} of "
+        f"{len(run['cells'])} steps were timed. The predictions were written at {run['predicted_utc']}, before anything "
+        f"was timed, and lie with the times in `{base}.json`. They come from the calibration as it was then, which had "
+        "not seen these steps. Where a later fit has taken the times in, this page keeps what was predicted before; "
+        "[engine-kernels.md](engine-kernels.md) has the errors of the shipped calibration on steps held out.\n",
         "| what | measured | bar | holds |",
         "|---|---|---|---|",
         *(f"| {b.what} | {b.number} | {b.bar} | {'yes' if b.holds else '**no**'} |" for b in bars),
