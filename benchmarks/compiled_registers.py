@@ -11,13 +11,13 @@ Triton 3.6.0, the release that torch 2.11 brings.
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kernels_resources import read_usage
 from decodecalc.verify.own.peers import peer_folder, use_folder
 
 CAPABILITY, WARP_SIZE = 90, 32
@@ -76,9 +76,7 @@ def registers(cubin: bytes) -> int:
         file.write(cubin)
         file.flush()
         said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
-    found = re.search(r"REG:(\d+)", said.stdout)
-    assert found is not None
-    return int(found.group(1))
+    return read_usage(said.stdout)[0]
 
 
 def vllm(compiler: Compiler) -> Iterator[tuple[tuple[Any, ...], list[tuple[int, int, int]]]]:

@@ -150,7 +150,7 @@ def compiling(
 
 def _limit_jobs(jobs: int | None) -> None:
     if jobs is not None:
-        os.environ["MAX_JOBS"] = str(jobs)  # read by the builders of torch and FlashInfer, which call ninja -j
+        os.environ["MAX_JOBS"] = str(jobs)  # builders of extensions read it and call ninja -j
 
 
 def _compile(step: ProbeStep, calls: Sequence[OwnCall], index: int) -> None:
