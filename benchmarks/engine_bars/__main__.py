@@ -6,8 +6,9 @@ every bar is put beside its number. One command on a machine with a GPU and the 
 
 which is `python -m benchmarks.engine_bars --seed 1234`. Predictions lie in BASE.predicted.json before anything is
 timed; `--only predict` stops there and needs no GPU, and a later run with the same seed and steps takes them up.
-`--only judge` judges a run again. The seed must be one that no fit has seen: decodecalc/cost/NOTES.md lists those that
-were used.
+`--only judge` judges a run again. What the engines compile is compiled first (half a minute on 16 cores for Triton;
+FlashInfer's kernels take minutes, six at a time, beside the timing of the others). The seed must be one that no fit has
+seen: decodecalc/cost/NOTES.md lists those that were used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +52,11 @@ def predicted(seed: int, steps: int, gpu_name: str, calibration: str | None) -> 
 
 
 def measure(run: dict[str, Any], path: Path, limit_s: float, without: Sequence[str] = ()) -> None:
-    """Every launch timed, until the limit: `us` in each. What is finished is written after every step.
+    """Every launch timed, until so many seconds of timing: `us` in each. What is finished is written after every step.
 
-    Engines of LATER compile for minutes: they do so beside the timing of the others, and are timed behind them.
-    without: engines that are left out.
+    What an engine compiles is compiled before it is timed, and does not count. Engines of LATER compile for minutes:
+    they begin when the others are done with it, with few processes, beside the timing of the others. without: engines
+    that are left out.
     """
     from decodecalc.calibrate.own.timer import DeviceTimer, compile_all, compiling
     from decodecalc.gpus import detect_gpu
@@ -65,26 +69,53 @@ def measure(run: dict[str, Any], path: Path, limit_s: float, without: Sequence[s
     timer = DeviceTimer(device, detect_gpu(), here, BUDGET_S)
     first, later = {name for name in here if name not in LATER}, {name for name in here if name in LATER}
     run.update(provenance(device), before=device.state().to_dict())
-    with compiling(compiled_first(_tasks(run, later)), processes=LATER_PROCESSES) as wait:
-        compile_all(compiled_first(_tasks(run, first)))
-        print(f"compiled after {time.monotonic() - begun:.0f} s", flush=True)
-        for engines in (first, later):
-            if engines is later:
-                wait()
-            print(f"timing {', '.join(sorted(engines)) or 'nothing'} at {time.monotonic() - begun:.0f} s", flush=True)
-            # Examples first: a run that is cut short has them all.
-            for done, entry in enumerate(sorted(run["cells"], key=lambda one: one["kind"] != "example")):
-                if time.monotonic() - begun > limit_s:
-                    print(f"stopped after {done} steps: the limit of {limit_s:.0f} s is over", flush=True)
-                    break
-                launches = [launch for launch in entry["launches"] if launch["engine"] in engines]
-                if launches:
-                    _time(entry, launches, timer)
-                    write_whole(path, json.dumps(run))
-                if done % 20 == 19:
-                    print(f"{done + 1} of {len(run['cells'])} steps, {time.monotonic() - begun:.0f} s", flush=True)
+    clock = Stopwatch()
+    compile_all(compiled_first(_tasks(run, first)))
+    print(f"compiled after {time.monotonic() - begun:.0f} s", flush=True)
+    with compiling(compiled_first(_tasks(run, later)), processes=LATER_PROCESSES, jobs=1) as wait:
+        whole = time_steps(run, first, timer, clock, limit_s, path)
+        if whole and later:
+            wait()
+            print(f"compiled the others after {time.monotonic() - begun:.0f} s", flush=True)
+            time_steps(run, later, timer, clock, limit_s, path)
     run.update(after=device.state().to_dict(), seconds=round(time.monotonic() - begun, 1))
     write_whole(path, json.dumps(run))
+
+
+@dataclass
+class Stopwatch:
+    """Seconds that were spent on timing."""
+
+    read: Callable[[], float] = time.monotonic
+    spent_s: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What happens inside counts."""
+        begun = self.read()
+        yield
+        self.spent_s += self.read() - begun
+
+
+def time_steps(
+    run: dict[str, Any], engines: Collection[str], timer: StepTimer, clock: Stopwatch, limit_s: float, path: Path
+) -> bool:
+    """Time these engines' launches of every step; whether the limit left room for all. Examples come first, so that a
+    run that is cut short has them all."""
+    print(f"timing {', '.join(sorted(engines)) or 'nothing'} after {clock.spent_s:.0f} s of timing", flush=True)
+    for done, entry in enumerate(sorted(run["cells"], key=lambda one: one["kind"] != "example")):
+        launches = [launch for launch in entry["launches"] if launch["engine"] in engines]
+        if not launches:
+            continue
+        if clock.spent_s > limit_s:
+            print(f"stopped after {done} steps: the limit of {limit_s:.0f} s of timing is over", flush=True)
+            return False
+        with clock.running():
+            _time(entry, launches, timer)
+        write_whole(path, json.dumps(run))
+        if done % 20 == 19:
+            print(f"{done + 1} of {len(run['cells'])} steps, {clock.spent_s:.0f} s of timing", flush=True)
+    return True
 
 
 def _call_of(launch: dict[str, Any]) -> OwnCall:
@@ -120,21 +151,31 @@ def times_of(run: dict[str, Any]) -> dict[str, Any]:
             for launch in entry["launches"]
             if "us" in launch
         ]
-        steps.append({**plain, "times": times})
-    return {"schema": TIMES_SCHEMA, "gpu": {"name": run.get("device", "")}, "steps": steps}
+        if times:
+            steps.append({**plain, "times": times})
+    about = (
+        f"{run.get('device', '')}, driver {run.get('before', {}).get('driver')}, torch {run.get('torch')}, triton "
+        f"{run.get('triton')}, {run.get('date_utc')}: steps of `python -m benchmarks.engine_bars --seed "
+        f"{run['seed']}`, timed as verify times (decodecalc/verify/run/timing.py), with the engines of "
+        "benchmarks/kernels_peers.py."
+    )
+    return {"schema": TIMES_SCHEMA, "about": about, "gpu": {"name": run.get("device", "")}, "steps": steps}
 
 
 def report(run: dict[str, Any], bars: Sequence[Judged], base: str) -> str:
     """The page."""
     held = sum(bar.holds for bar in bars)
+    ran = sum(any("us" in launch for launch in entry["launches"]) for entry in run["cells"])
     lines = [
         "# Engines' own kernels on random steps, held against the bars\n",
         f"{held} of {len(bars)} bars hold. {run.get('device', 'Nothing measured')}, torch {run.get('torch', '?')}, "
         f"{run.get('date_utc', '?')}; cold L2, CUDA graphs over layers with their own KV.\n",
         f"Written by `make engine-bars SEED={run['seed']}` (`python -m benchmarks.engine_bars --seed {run['seed']}`): "
-        f"{run['steps']} random steps with 16-bit caches, part of them with FP8 caches too, and steps of MLA. No fit "
-        f"has seen them. The predictions were written at {run['predicted_utc']}, before anything was timed, and lie "
-        f"with the times in `{base}.json`.\n",
+        f"{run['steps']} random steps with 16-bit caches, part of them with FP8 caches too, and steps of MLA; {ran} of "
+        f"{len(run['cells'])} steps were timed. The predictions were written at {run['predicted_utc']}, before "
+        f"anything was timed, and lie with the times in `{base}.json`. They come from the calibration as it was then, "
+        "which had not seen these steps. Where a later fit has taken the times in, this page keeps what was predicted "
+        "before; [engine-kernels.md](engine-kernels.md) has the errors of the shipped calibration on steps held out.\n",
         "| what | measured | bar | holds |",
         "|---|---|---|---|",
         *(f"| {b.what} | {b.number} | {b.bar} | {'yes' if b.holds else '**no**'} |" for b in bars),
@@ -177,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--base", type=Path, default=BASE)
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--calibration", help="a calibration file instead of the shipped one")
-    parser.add_argument("--limit", type=float, default=1800, help="seconds of measuring")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds of timing, compiling not counted")
     parser.add_argument("--without", default="", metavar="LIST", help="engines that are not timed")
     parser.add_argument("--only", choices=("predict", "measure", "judge"))
     parser.add_argument("--times", type=Path, help="also write the measured times for benchmarks.engine_times")
@@ -199,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for bar in bars:
         print(f"{'holds ' if bar.holds else 'FAILS '} {bar.what}: {bar.number} (bar: {bar.bar})")
     if given.times:
-        write_whole(given.times, json.dumps(times_of(run)))
+        write_whole(given.times, json.dumps(times_of(run), separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def plain_calls(number: int) -> Iterator[OwnCall]:
     yield OwnCall(engine="flash-attention-3", options={"cuda_graph": True}, mode="graph", default=True)
     if number % 3 < 2:
         yield OwnCall(engine="flash-attention-2", default=True)
-        for path in ("tensor_cores", "cuda_cores"):
-            yield OwnCall(engine="flashinfer", options={"path": path}, mode=path.replace("_", " "), default=True)
+        for path, mode in (("tensor_cores", "tensor cores"), ("cuda_cores", "CUDA cores")):
+            yield OwnCall(engine="flashinfer", options={"path": path}, mode=mode, default=True)
         yield OwnCall(engine="flashinfer-xqa", default=True)
 
 

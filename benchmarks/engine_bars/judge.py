@@ -79,7 +79,7 @@ KERNELS: tuple[tuple[str, Chosen, float], ...] = (
     ("SGLang Triton MLA", _of("mla", "sglang-triton"), 0.10),
     ("FlashInfer MLA", _of("mla", "flashinfer-mla"), 0.10),
     ("FlashInfer, tensor cores", _of("gqa", "flashinfer", "tensor cores"), 0.10),
-    ("FlashInfer, CUDA cores", _of("gqa", "flashinfer", "cuda cores"), 0.10),
+    ("FlashInfer, CUDA cores", _of("gqa", "flashinfer", "CUDA cores"), 0.10),
     ("XQA of FlashInfer", _of("gqa", "flashinfer-xqa"), 0.10),
     ("FlashAttention-2", _of("gqa", "flash-attention-2"), 0.10),
 )  # fmt: skip

@@ -136,13 +136,14 @@ def report(fitted: Sequence[FittedFamily], files: Sequence[Path]) -> str:
 
 
 def _row(title: str, held: Sequence[Held], ragged: bool, one: FittedFamily) -> str:
-    variant = held[0].timing.variant
-    said: Widths = one.widths[variant.kernel, variant.dtype]
-    width = said.ragged if ragged else said.uniform
-    r = row(title, held, width)
+    said: list[Widths] = [one.widths[h.timing.variant.kernel, h.timing.variant.dtype] for h in held]
+    widths = [w.ragged if ragged else w.uniform for w in said]
+    r = row(title, held, widths)
+    low, high = f"{min(widths):.0%}", f"{max(widths):.0%}"
+    width = low if low == high else f"{low} to {high}"
     return (
         f"| {title} | {r['steps']} {'ragged' if ragged else 'uniform'} | {r['times']} | {r['mean']:.1%} | "
-        f"{r['p50']:.1%} | {r['p90']:.1%} | {r['worst']:.0%} | {r['in_interval']:.0%} | {width:.0%} |"
+        f"{r['p50']:.1%} | {r['p90']:.1%} | {r['worst']:.0%} | {r['in_interval']:.0%} | {width} |"
     )
 
 

@@ -47,11 +47,11 @@ def _geometric(values: Sequence[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
-def row(name: str, held: Sequence[Held], width: float) -> dict[str, Any]:
-    """One row of the report."""
+def row(name: str, held: Sequence[Held], widths: Sequence[float]) -> dict[str, Any]:
+    """One row of the report; widths: of the interval of every time."""
     errors = np.array([abs(h.ratio - 1) for h in held])
     return {
         "what": name, "times": len(held), "steps": len({h.timing.step for h in held}), "mean": errors.mean(),
         "p50": np.quantile(errors, 0.5), "p90": np.quantile(errors, 0.9), "worst": errors.max(),
-        "in_interval": np.mean([h.error <= width for h in held]),
+        "in_interval": np.mean([h.error <= width for h, width in zip(held, widths)]),
     }  # fmt: skip

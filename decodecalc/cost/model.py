@@ -57,7 +57,8 @@ class Work(NamedTuple):
     longest block; tiles_total: of all blocks; hbm_bytes: KV read once; requested_bytes: KV as the blocks ask for it;
     io_bytes: queries and outputs; launched_blocks: the grid; live_splits, states, merge_bytes: of the merge (0 where
     nothing is split): most splits of a row, partial states of all merge_rows output rows, and their bytes; rows: live
-    query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers); short_blocks, short_tiles:
+    query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers); copies: kernels that copy
+    queries or outputs; short_blocks, short_tiles:
     blocks of equal requests' last splits, where those have fewer tiles, and how many.
     merge_kernels: kernels that run after stage 1 to merge; None where every split step has one. merge_walks: splits
     that the merge's loop visits for a row, with a state or without; None: the live ones. repeating: how many of the
@@ -79,6 +80,7 @@ class Work(NamedTuple):
     merge_rows: Any
     rows: Any = 0
     extra_kernels: Any = 0
+    copies: Any = 0
     short_blocks: Any = 0
     short_tiles: Any = 0
     merge_kernels: Any = None
@@ -91,11 +93,11 @@ class Work(NamedTuple):
 class Terms(NamedTuple):
     """Where the time goes; all seconds, all [N], and `total_s` is their sum.
 
-    launch_s: launching kernels, and schedulers that run with every layer. fixed_s: block start and epilogue. stream_s:
-    bytes at the sustained rate. latency_s: what the tiles' latency adds to that with work spread evenly. tail_s: what
-    whole waves or the longest request add. compute_s: the tensor cores' share. gap_s: before a merge kernel. merge_s:
-    merging, in a kernel of its own or inside stage 1. exchange_s: what the ranks of context parallelism exchange, with
-    the kernels around it. body_s: stream + latency + tail + compute.
+    launch_s: launching kernels, and schedulers and copies that run with every layer. fixed_s: block start and epilogue.
+    stream_s: bytes at the sustained rate. latency_s: what the tiles' latency adds to that with work spread evenly.
+    tail_s: what whole waves or the longest request add. compute_s: the tensor cores' share. gap_s: before a merge
+    kernel. merge_s: merging, in a kernel of its own or inside stage 1. exchange_s: what the ranks of context
+    parallelism exchange, with the kernels around it. body_s: stream + latency + tail + compute.
     """
 
     launch_s: Any
@@ -283,7 +285,10 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     launched = np.asarray(work.is_split if work.merge_kernels is None else work.merge_kernels)
     split, zero = np.asarray(work.is_split), np.zeros_like(np.asarray(bodies.scheduled_s, dtype=float))
     return Terms(
-        launch_s=zero + rates.launch_s + (rates.launch_s + rates.scheduler_s) * np.asarray(work.extra_kernels),
+        launch_s=zero
+        + rates.launch_s
+        + (rates.launch_s + rates.scheduler_s) * np.asarray(work.extra_kernels)
+        + rates.copy_s * np.asarray(work.copies),
         fixed_s=zero + np.where(started > 0, start, 0.0),
         stream_s=zero + stream,
         latency_s=bodies.no_compute_s - stream,

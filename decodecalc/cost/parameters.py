@@ -61,6 +61,7 @@ VARIANT: dict[str, tuple[str, str]] = {
         "predicted gain of another setting from which on it made no held-out step slower than the default by 2 %",
     ),
     "scheduler_s": ("s", "a scheduler kernel that runs with every layer, beside its launch"),
+    "copy_s": ("s", "each kernel that copies queries or outputs beside the attention kernels, with its launch"),
     "idle_block_s": ("s", "each block of the grid that finds no work, when every slot takes such blocks"),
     "merge_walk_s": ("s", "each split that the merge's loop visits for a row and finds no state in"),
     "t_row_s": ("s", "each live query row of a block: loading the query, writing its output or partial state"),
@@ -83,6 +84,7 @@ OPTIONAL = (
     "refill_s",
     "t_row_s",
     "merge_walk_s",
+    "copy_s",
     "idle_block_s",
     "scheduler_s",
     "io_share",
@@ -169,7 +171,8 @@ class Variant(NamedTuple):
     1). The bundled kernel's time is the same for `run` and `paged` (within 2 % on an H200): it is `paged` for both.
 
     warps and stages are 0 where the kernel's source fixes them. path: `split` (blocks leave partial states) or
-    `unsplit` (they write the output), where one source compiles to two kernels; empty where it does not.
+    `unsplit` (they write the output), where one source compiles to two kernels; empty where it does not. resident:
+    blocks that an SM holds at once, where an engine's rule knows what a launch was compiled to; else 0.
     """
 
     kernel: str
@@ -182,12 +185,14 @@ class Variant(NamedTuple):
     stages: int = 0
     layout: str = "paged"
     path: str = ""
+    resident: int = 0
 
     def label(self) -> str:
         """One line for people."""
         tuned = f", {self.warps} warps, {self.stages} stages" if self.warps else ""
         path = f", {self.path}" if self.path else ""
+        held = f", {self.resident} blocks an SM" if self.resident else ""
         return (
             f"{self.kernel} {self.dtype} {self.head_dim}/{self.head_dim_v}, tile {self.tile_keys} x {self.rows} rows"
-            f"{tuned}, {self.layout}{path}"
+            f"{tuned}, {self.layout}{path}{held}"
         )

@@ -375,12 +375,12 @@ def _parts(
     if kernel not in (OWN, BUNDLED):
         raise InputError(f"kernel must be {OWN} or {BUNDLED}, not {kernel!r:.40}")
     n = batches.n
-    named = [found.is_split, found.tile_keys, found.block_rows, batches.max_q_len]
+    named = [found.is_split, found.tile_keys, found.block_rows, batches.max_q_len, found.resident_blocks]
     named += [getattr(found.detail, name, 0) for name in ("warps", "stages")]
     columns = [np.broadcast_to(np.asarray(x, dtype=np.int64), (n,)) for x in named]
     for steps in _equal_rows(columns):
         some, there = (batches, found) if len(steps) == n else (batches.take(steps), found.take(steps, n))
-        split, tile, rows, q_len, warps, stages = (int(column[steps[0]]) for column in columns)
+        split, tile, rows, q_len, resident, warps, stages = (int(column[steps[0]]) for column in columns)
         calibrated = kernel == OWN and is_calibrated(engine, bool(split), known)
         name = kernel_of(engine, bool(split)) if calibrated else BUNDLED
         if kernel == BUNDLED and engine != BUNDLED:
@@ -398,7 +398,9 @@ def _parts(
             # A stand-in too keeps the engine's blocks, their rows and what they ask for: only the kernel is another's.
             variant_rows = rows if engine != BUNDLED else used_rows(geo, q_len, warps)
             run = there
-            resolved = resolve(known, wanted_variant(name, geo, kv, tile, variant_rows, warps, stages, bool(split)))
+            held = resident if calibrated else 0
+            wanted = wanted_variant(name, geo, kv, tile, variant_rows, warps, stages, bool(split), held)
+            resolved = resolve(known, wanted)
         rates, used = make_rates(known, gpu, resolved, l2=l2, launch=launch, dtype=kv.query_dtype)
         in_turn = name != BUNDLED and traits_of(engine).requests_in_turn
         cuts = cuts_of(some, run, run.tile_keys, by_request=in_turn)

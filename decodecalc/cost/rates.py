@@ -54,6 +54,7 @@ class Rates(NamedTuple):
     merge_walk_s: float = 0.0
     idle_block_s: float = 0.0
     scheduler_s: float = 0.0
+    copy_s: float = 0.0
     io_share: float = 0.0
 
 
@@ -107,6 +108,7 @@ def make_rates(
         merge_walk_s=value("merge_walk_s"),
         idle_block_s=value("idle_block_s"),
         scheduler_s=value("scheduler_s"),
+        copy_s=value("copy_s"),
         io_share=value("io_share"),
         warm=l2 == "warm",
         half_width=value("residual_p90") * wider,

@@ -79,12 +79,15 @@ def wanted_variant(
     warps: int = 0,
     stages: int = 0,
     split: bool = True,
+    resident: int = 0,
 ) -> Variant:
     """The variant that a launch of this shape needs. MLA's value is a view of its latent: its width counts 0."""
     layout = "flat" if kv.page_size == 1 else "run" if geo.kv_heads == 1 and kernel != BUNDLED else "paged"
     value = 0 if geo.mla else geo.v_dim
     path = (SPLIT if split else UNSPLIT) if kernel == BUNDLED else ""
-    return Variant(kernel, kv.dtype, geo.head_dim, value, int(tile_keys), int(rows), warps, stages, layout, path)
+    return Variant(
+        kernel, kv.dtype, geo.head_dim, value, int(tile_keys), int(rows), warps, stages, layout, path, resident
+    )
 
 
 def on_path(variant: Variant, split: bool) -> Variant:
@@ -103,12 +106,21 @@ def resolve(calibration: Calibration, wanted: Variant) -> Resolved:
         raise InputError(f"the calibration has no variant of {wanted.kernel} nor of the bundled kernel")
     ranked = sorted(pool, key=lambda v: _distance(v, wanted))
     nearest = ranked[0]
-    if wanted.warps == 0 and nearest == wanted._replace(warps=nearest.warps, stages=nearest.stages):
+    alike = wanted  # what is not known of the one need not be that of the other
+    if wanted.warps == 0:
+        alike = alike._replace(warps=nearest.warps, stages=nearest.stages)
+    if wanted.resident == 0 or nearest.resident == 0:
+        alike = alike._replace(resident=nearest.resident)
+    if nearest == alike:
         return Resolved(wanted, nearest, variants[nearest], True)
     # Half of a tile's latency is the way to its first element, half grows with what it computes on.
     ratio = (tile_elements(wanted) / tile_elements(nearest)) ** 0.5
     slower = min(max(ratio, 1 / FURTHEST), FURTHEST)
-    return Resolved(wanted, nearest, _marked(variants[nearest], nearest), False, slower)
+    values = _marked(variants[nearest], nearest)
+    if wanted.resident and nearest.kernel == wanted.kernel:
+        slots = values["slots_per_sm"]._replace(value=float(wanted.resident), note="as the kernel is compiled")
+        values = {**values, "slots_per_sm": slots}
+    return Resolved(wanted, nearest, values, False, slower)
 
 
 def _marked(values: Values, origin: Variant) -> Values:
@@ -130,6 +142,7 @@ def _distance(variant: Variant, wanted: Variant) -> float:
         + 1.5 * ratio(variant.head_dim + variant.head_dim_v, wanted.head_dim + wanted.head_dim_v)
         + 0.5 * (variant.layout != wanted.layout)
         + 4.0 * (variant.path != wanted.path)
+        + (0.2 * ratio(variant.resident, wanted.resident) if wanted.resident and variant.resident else 0.0)
         + OTHER_KERNEL * (in_warp_groups(variant.warps) != in_warp_groups(wanted.warps))
         + 3.0 * ((variant.head_dim_v == 0) != (wanted.head_dim_v == 0))
         + (0.25 * ratio(variant.warps, wanted.warps) if wanted.warps else 0.0)

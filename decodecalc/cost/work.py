@@ -50,6 +50,7 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
         merge_rows=batches.query_tokens * geo.q_heads,
         rows=found.live_rows,
         extra_kernels=scheduler_kernels(engine, found),
+        copies=found.copies,
         short_blocks=short,
         short_tiles=short_tiles,
         repeating=again,

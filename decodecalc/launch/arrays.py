@@ -230,6 +230,11 @@ class Launches:
     """[N]: stage-1 blocks of the grid that have no work of their own and do not return at once either, because nothing
     tells them so: they walk the keys of the first request once more. They are not among the live blocks."""
 
+    copies: Any = 0
+    """[N]: kernels that copy queries or outputs into another order, before or behind the attention kernels."""
+    resident_blocks: Any = 0
+    """[N]: stage-1 blocks that an SM holds at once, where our rule knows what the kernel was compiled to; else 0."""
+
     loads_value_apart: bool = False
     """Whether stage 1 of an MLA layer loads the value part of a latent once more, and does not take it from the tile of
     keys that it holds."""
@@ -364,6 +369,8 @@ def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
         scheduled_once=plan.scheduled_once,
         pieces_in_turn=None if turns is None else lambda _: turns,
         repeating_blocks=plan.repeating_blocks,
+        copies=plan.copies,
+        resident_blocks=plan.resident_blocks,
         loads_value_apart=plan.loads_value_apart,
         determinism=plan.determinism,
         detail=plan.detail,

@@ -261,6 +261,10 @@ class LaunchPlan(Shown):
     repeating_blocks: int = 0
     """Stage-1 blocks of the grid that have no work of their own but walk the first request's keys once more, because
     nothing tells them to return. They are not among the live blocks."""
+    copies: int = 0
+    """Kernels that copy queries or outputs into another order, before or behind the attention kernels."""
+    resident_blocks: int = 0
+    """Stage-1 blocks that an SM holds at once, where our rule knows what the kernel was compiled to; else 0."""
     loads_value_apart: bool = False
     """Whether stage 1 of an MLA layer loads the value part of a latent once more, and does not take it from the tile of
     keys that it holds."""

@@ -348,6 +348,8 @@ class Policy:
             scheduled_once=found.scheduled_once,
             pieces_in_turn=None if found.pieces_in_turn is None else found.pieces_in_turn(0),
             repeating_blocks=int(at(found.repeating_blocks, 0)),
+            copies=int(at(found.copies, 0)),
+            resident_blocks=int(at(found.resident_blocks, 0)),
             loads_value_apart=found.loads_value_apart,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 from benchmarks.engine_bars import __main__ as bars
 from benchmarks.engine_bars.cells import draw
 from benchmarks.engine_bars.judge import judge, outcomes
-from decodecalc.calibrate.own.timing import check_times, timings_of
+from decodecalc.calibrate.own.timer import Results
+from decodecalc.calibrate.own.timing import OwnCall, ProbeStep, check_times, timings_of
 from decodecalc.gpus import load_gpu
 
 Launch = dict[str, Any]
@@ -118,3 +119,23 @@ def test_predictions_are_kept_and_the_page_names_them(
     first = next(iter(timings_of(times, gpu)))
     launch = next(one for c in drawn["cells"] for one in c["launches"] if "predicted" in one)
     assert first.measured_s == pytest.approx(1.04e-6 * launch["predicted"]["us"])
+
+
+def test_the_limit_counts_timing_alone_and_examples_come_first(drawn: dict[str, Any], tmp_path: Path) -> None:
+    """With a second a step and a limit of 2.5 s three steps are timed, and they are examples."""
+    run = json.loads(json.dumps(drawn))
+    now = [1000.0]
+    clock = bars.Stopwatch(read=lambda: now[0])
+
+    def timer(step: ProbeStep, calls: Sequence[OwnCall]) -> Results:
+        now[0] += 1.0
+        return [(call, 1e-5) for call in calls]
+
+    engines = {"sglang-triton"}
+    assert not bars.time_steps(run, engines, timer, clock, 2.5, tmp_path / "run.json")
+    assert clock.spent_s == 3.0
+    ran = [c["kind"] for c in run["cells"] if any("us" in launch for launch in c["launches"])]
+    assert ran == ["example"] * 3
+    now[0] += 600.0
+    assert bars.time_steps(run, engines, timer, clock, 1e9, tmp_path / "run.json")
+    assert all("us" in launch for c in run["cells"] for launch in c["launches"] if launch["engine"] in engines)

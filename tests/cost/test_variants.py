@@ -78,3 +78,15 @@ def test_neither_kernel_lends_the_other_its_times() -> None:
     for tile, rows, warps in ((64, 64, 12), (64, 64, 8), (64, 32, 8), (32, 64, 4), (64, 16, 2)):
         found = resolve(calibration, wanted_variant("bundled", geo, kv, tile, rows, warps, 2))
         assert (found.used.warps == 12) == (warps == 12)
+
+
+def test_a_kernel_compiled_to_other_registers_keeps_its_own_blocks_of_an_sm() -> None:
+    """With nobody knowing the blocks of an SM a variant is the measured one; with another count than any measured
+    variant has, the nearest one's times are taken, and the count stays."""
+    calibration = load_calibration(gpu=load_gpu("h200"))
+    measured = next(v for v in calibration.of_kernel("vllm-triton-3d") if v.resident)
+    assert resolve(calibration, measured._replace(resident=0)).exact
+    other = resolve(calibration, measured._replace(resident=11))
+    assert not other.exact
+    assert other.values["slots_per_sm"].number == 11
+    assert other.used.kernel == measured.kernel

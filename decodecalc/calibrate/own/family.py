@@ -68,6 +68,8 @@ class CompiledFamily:
     def slots_of(self, variant: Variant) -> int | None:
         """Blocks of this kernel that an SM holds: registers and shared memory set it; the timings show its edges. None
         where nobody knows."""
+        if variant.resident:
+            return variant.resident
         size = 1 if variant.dtype == "fp8" else 2
         exact = (size, variant.head_dim, variant.rows, int(variant.layout == "run"))
         return self.slots.get(exact) or self.slots.get((size, variant.head_dim))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log
@@ -14,7 +15,7 @@ from decodecalc.calibrate.own.physics import Widths
 from decodecalc.calibrate.own.timing import TimedLaunch
 
 FOLDS, SHARE = 5, 0.9
-SLOWER, MARGIN = 1.02, 1.2
+SLOWER, MARGIN = 1.02, 1.5
 FEWEST = 20  # times that a width of their own is taken from
 
 
@@ -52,27 +53,30 @@ def held_out(family: CompiledFamily, groups: Sequence[Group]) -> list[Held]:
     return found
 
 
-def within_90(errors: Sequence[float]) -> float:
+def within_90(errors: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """The error that a further time stays within with about 90 % probability, by the errors of n such times: a further
-    one is as likely to lie in any of the n + 1 gaps between them.
+    one is as likely to lie in any of the n + 1 gaps between them. weights: how much each time counts; 1 when None.
 
     >>> within_90([i / 100 for i in range(1, 20)])
     0.18
     """
-    ordered = sorted(errors)
-    return ordered[min(round(SHARE * (len(ordered) + 1)), len(ordered)) - 1]
+    order = np.argsort(errors, kind="stable")
+    reached = np.cumsum(np.ones(len(order)) if weights is None else np.asarray(weights)[order])
+    at = int(np.searchsorted(reached, SHARE * (reached[-1] + 1) - 0.5 - 1e-9))
+    return float(errors[order[min(at, len(order) - 1)]])
 
 
 def widths_of(held: Sequence[Held], kernel: str, dtype: str) -> Widths:
     """Widths of one kernel with one type of cache. Where fewer than FEWEST times of its own are known, those of the
-    whole family count."""
+    whole family count. A step counts once, however many settings of it were timed: they go wrong together."""
 
     def width(ragged: bool) -> float:
         alike = [h for h in held if h.timing.ragged == ragged]
-        own = [h.error for h in alike if h.timing.variant.kernel == kernel and h.timing.variant.dtype == dtype]
-        if len(own) >= FEWEST:
-            return within_90(own)
-        return within_90([h.error for h in (alike if len(alike) >= FEWEST else held)])
+        own = [h for h in alike if h.timing.variant.kernel == kernel and h.timing.variant.dtype == dtype]
+        if len(own) < FEWEST:
+            own = alike if len(alike) >= FEWEST else list(held)
+        times = Counter(h.timing.step for h in own)
+        return within_90([h.error for h in own], [1 / times[h.timing.step] for h in own])
 
     return Widths(width(False), width(True), needed_gain(held))
 

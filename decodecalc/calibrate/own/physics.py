@@ -7,8 +7,9 @@ Whole launches were timed, not single tiles and starts: they bear a few numbers,
 * `start_s`: the start of a lone block; `start_full_s` more when all slots start together; `refill_s`, `row_s`:
   `refill_s` and `t_row_s` of the calibration;
 * `merge_s`, and for every split of a row `merge_state_s`, for every row `merge_row_s`; `merge_walk_s`,
-  `idle_block_s` and `scheduler_s` are the calibration's own, and belong to kernels that loop over, or launch, splits
-  without keys, or whose scheduler may run with every layer or once a step.
+  `idle_block_s`, `scheduler_s` and `copy_s` are the calibration's own, and belong to kernels that loop over, or launch,
+  splits without keys, whose scheduler may run with every layer or once a step, or that need their queries and outputs
+  copied.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ COMMON: dict[str, tuple[float, float, float, float | None]] = {
     "port_exponent": (4.0, 1.5, 12.0, None),
 }
 WALKS = {"merge_walk_s": (3e-8, 1e-10, 1e-6, 0.3)}
+COPIES = {"copy_s": (2.5e-6, 1e-7, 1e-5, None)}
 SCHEDULED = {"scheduler_s": (1.5e-6, 1e-8, 1e-5, None)}
 IDLE = {"idle_block_s": (9e-10, 1e-10, 3e-9, None)}
 
@@ -53,6 +55,8 @@ class Widths(NamedTuple):
     """The predicted gain that advice on a setting waits for; 0 where no settings were timed."""
 
 
+OWN = ("merge_walk_s", "idle_block_s", "scheduler_s", "copy_s")
+"""Numbers that are the calibration's own, of kernels that need them."""
 NO_WIDTHS = Widths(0.0, 0.0)
 SPLIT_KNOTS, ROW_KNOTS = (1.0, 257.0), (1.0, 1001.0)
 DIGITS = 5
@@ -93,7 +97,7 @@ def values_of(
         _number("merge_rows", ROW_KNOTS),
         _number("merge_splits", SPLIT_KNOTS),
         _number("merge_s", merge),
-        *(_number(name, numbers[name]) for name in ("merge_walk_s", "idle_block_s", "scheduler_s") if name in numbers),
+        *(_number(name, numbers[name]) for name in OWN if name in numbers),
         _number("overlap_exponent", p),
         _number("residual_p90", widths.uniform),
         _number("residual_ragged_p90", widths.ragged),

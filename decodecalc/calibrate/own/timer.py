@@ -127,8 +127,13 @@ def compile_all(tasks: Sequence[Task], index: int = 0) -> None:
 
 
 @contextmanager
-def compiling(tasks: Sequence[Task], index: int = 0, processes: int = MOST_PROCESSES) -> Iterator[Callable[[], None]]:
-    """`compile_all` beside other work; what is yielded waits for its end."""
+def compiling(
+    tasks: Sequence[Task], index: int = 0, processes: int = MOST_PROCESSES, jobs: int | None = None
+) -> Iterator[Callable[[], None]]:
+    """`compile_all` beside other work; what is yielded waits for its end, and leaving ends it.
+
+    jobs: compilers that each process runs at once, of engines that build with ninja; as many as it likes when None.
+    """
     import multiprocessing
 
     folder = peer_folder()
@@ -138,9 +143,14 @@ def compiling(tasks: Sequence[Task], index: int = 0, processes: int = MOST_PROCE
     if count < 2:
         yield lambda: None
         return
-    with multiprocessing.get_context("spawn").Pool(count) as pool:
+    with multiprocessing.get_context("spawn").Pool(count, _limit_jobs, (jobs,)) as pool:
         found = pool.starmap_async(_compile, [(step, tuple(calls), index) for step, calls in tasks], chunksize=1)
         yield lambda: found.wait()
+
+
+def _limit_jobs(jobs: int | None) -> None:
+    if jobs is not None:
+        os.environ["MAX_JOBS"] = str(jobs)  # builders of extensions read it and call ninja -j
 
 
 def _compile(step: ProbeStep, calls: Sequence[OwnCall], index: int) -> None:

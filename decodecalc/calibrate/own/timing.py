@@ -124,7 +124,10 @@ def timing_of(number: int, step: ProbeStep, call: OwnCall, measured_s: float, gp
     traits = traits_of(call.engine)
     cuts = cuts_of(batches, found, found.tile_keys, by_request=traits.requests_in_turn)
     kernel = traits.time_kernel(call.engine, plan.is_split)
-    variant = wanted_variant(kernel, step.geometry, step.kv, plan.tile_keys, plan.block_rows, split=plan.is_split)
+    variant = wanted_variant(
+        kernel, step.geometry, step.kv, plan.tile_keys, plan.block_rows, split=plan.is_split,
+        resident=plan.resident_blocks,
+    )  # fmt: skip
     return TimedLaunch(
         step=number,
         call=call,

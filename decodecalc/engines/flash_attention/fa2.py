@@ -445,6 +445,9 @@ class FlashAttention2(Policy):
             working=working,
             split_keys=split_keys,
             keys_read=lens - start,
+            # The swap moves the group in front of the KV heads: a view for one request or one KV head, else a copy of
+            # the queries before and of the output behind (reshape in mha_varlen_fwd and mha_fwd_kvcache).
+            copies=np.where(swapped & (batches.batch > 1) & (geo.kv_heads > 1), 2, 0),
             blocks_per_split=columns,
             unsplit_blocks=batches.total(columns * (lens > 0)),
             tile_keys=block_n,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decodecalc.calibrate.own.family import CompiledFamily, Mode, TimedEngine
-from decodecalc.calibrate.own.physics import COMMON, SCHEDULED, WALKS
+from decodecalc.calibrate.own.physics import COMMON, COPIES, SCHEDULED, WALKS
 from decodecalc.kvcache import KvCache
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -18,7 +18,7 @@ SUBJECTS = (
                 name="FlashAttention-2",
                 kernels=("flash-attention-2",),
                 slots={(2, 64): 2, (2, 128): 2, (2, 256): 2},
-                numbers={**COMMON, "start_s": (6e-6, 1e-6, 20e-6, 0.3)},
+                numbers={**COMMON, **COPIES, "start_s": (6e-6, 1e-6, 20e-6, 0.3)},
             ),
         ),
         caches=(KvCache("bf16", 16), KvCache("bf16", 64)),

@@ -10,7 +10,6 @@ from decodecalc.engines.flashinfer.rules import (
     MIN_CHUNK_KEYS,
     OUTPUT_BYTES,
     FlashInferRules,
-    blocks_per_sm,
     cache_bytes,
     decode_registers,
     key_tile,
@@ -22,6 +21,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, distinct, round_up
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, GateArray, KernelArray, Launches, at, visible_start
+from decodecalc.launch.resident import blocks_per_sm
 
 if TYPE_CHECKING:
     from decodecalc.engines.flashinfer.options import FlashInferOptions
@@ -91,13 +91,13 @@ def cuda_core_launches(
     depth = max(block_threads // (width * geo.group), 1)  # key groups that a block walks side by side (bdz)
     keys_per_thread = (2 if element == 1 else 4) if geo.group == 1 else 1
     tile_keys = keys_per_thread * geo.group * depth
-    occupancy = options.blocks_per_sm
-    if occupancy is None:
-        stages = 1 if gpu.compute_capability is not None and gpu.compute_capability[0] < 8 else 2
-        smem = 2 * stages * tile_keys * geo.head_dim * element + max(
-            keys_per_thread * block_threads * 8, 2 * geo.group * depth * 4
-        )
-        occupancy = blocks_per_sm(block_threads, smem, decode_registers(geo.head_dim, geo.group, element), gpu)
+    threads = width * geo.group * depth
+    stages = 1 if gpu.compute_capability is not None and gpu.compute_capability[0] < 8 else 2
+    smem = 2 * stages * tile_keys * geo.head_dim * element + max(
+        keys_per_thread * block_threads * 8, 2 * geo.group * depth * 4
+    )
+    registers = decode_registers(geo.head_dim, geo.group, element)
+    occupancy = options.blocks_per_sm or blocks_per_sm(block_threads, smem, registers, gpu)
     max_grid = occupancy * gpu.sm_count
     slots = max_grid // geo.kv_heads
     full = batches.batch * geo.kv_heads >= max_grid
@@ -116,12 +116,13 @@ def cuda_core_launches(
     return found.launches(
         kernel=KernelArray(
             name="BatchDecodeWithPagedKVCacheKernel", role="stage1", grid=(padded, geo.kv_heads, 1),
-            threads=width * geo.group * depth, live_blocks=found.live_blocks, tile_keys=tile_keys,
+            threads=threads, live_blocks=found.live_blocks, tile_keys=tile_keys,
         ),
         merge_rows=batches.batch,
         tile_keys=tile_keys,
         block_rows=geo.group,
         live_rows=geo.group,
+        resident_blocks=blocks_per_sm(threads, smem, registers, gpu),
         scratch_rows=padded,
         determinism="batch-dependent",
         detail=FlashInferDetail(
@@ -375,6 +376,7 @@ class _Chunked(NamedTuple):
         determinism: str,
         detail: FlashInferDetail,
         gates: tuple[GateArray, ...],
+        resident_blocks: int = 0,
     ) -> Launches:
         geo, batches, live = self.geo, self.batches, self.live
         hidden = np.maximum(visible_start(batches, geo.window) - self.first_key, 0)
@@ -405,6 +407,7 @@ class _Chunked(NamedTuple):
             tile_keys=tile_keys,
             block_rows=block_rows,
             live_rows=live_rows,
+            resident_blocks=resident_blocks,
             state_values=cdiv(geo.v_dim * OUTPUT_BYTES, 4) + 1,
             shared_slots=True,
             scratch_bytes=self.is_split * float_workspace_bytes(scratch_rows, geo),

@@ -8,7 +8,7 @@ import numpy as np
 
 from decodecalc.engines.flashinfer.routing import AutoRules
 from decodecalc.geometry import Geometry
-from decodecalc.intmath import IntArray, cdiv, round_up
+from decodecalc.intmath import IntArray, cdiv
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 MIN_CHUNK_KEYS = 128  # scheduler.cuh: no chunk is shorter than max(128 / page_size, 1) pages
 OUTPUT_BYTES = 2  # partial outputs have the output's type (tmp_v is DTypeO*), though a float is allocated for each
-SMEM_RESERVED_BYTES = 1024  # what CUDA itself takes of shared memory for each block from compute capability 8.0 on
-REGISTER_UNIT = 256  # registers are handed out to warps in units of 256 (CUDA occupancy, all capabilities since 3.0)
 
 # Registers of a thread of BatchDecodeWithPagedKVCacheKernel by (cache element bytes, head dim), for groups of 1, 2, 3,
 # 4, 6, 8: ptxas of CUDA 13.0.88 for sm_90 on FlashInfer v0.6.9, bf16 queries, no window and no soft cap. Counts for
@@ -117,20 +115,6 @@ def decode_registers(head_dim: int, group: int, element_bytes: int) -> int:
     size = 1 if element_bytes == 1 else 2
     nearest = min((64, 128, 256), key=lambda d: abs(d - head_dim))
     return _DECODE_REGISTERS[size, nearest][_GROUPS.index(min(group, _GROUPS[-1]))]
-
-
-def blocks_per_sm(threads: int, smem_bytes: int, registers: int, gpu: Gpu) -> int:
-    """Blocks that fit one SM at once (what the CUDA occupancy query answers); unknown GPU limits do not bind."""
-    warps = cdiv(threads, 32)
-    limits = [gpu.max_blocks_per_sm or 32]
-    if gpu.max_threads_per_sm is not None:
-        limits.append(gpu.max_threads_per_sm // (warps * 32))
-    if gpu.smem_bytes_per_sm is not None:
-        reserved = 0 if gpu.compute_capability is not None and gpu.compute_capability[0] < 8 else SMEM_RESERVED_BYTES
-        limits.append(gpu.smem_bytes_per_sm // (smem_bytes + reserved))
-    if gpu.registers_per_sm is not None:
-        limits.append(gpu.registers_per_sm // (warps * round_up(32 * registers, REGISTER_UNIT)))
-    return max(min(limits), 1)
 
 
 def smallest_chunk(batches: Batches, pages: IntArray, columns: IntArray, slots: int, least: int) -> IntArray:

@@ -34,6 +34,7 @@ from decodecalc.engines.sglang.options import (
 )
 from decodecalc.engines.sglang.releases import RELEASES
 from decodecalc.engines.sglang.step import SglangStep, column
+from decodecalc.engines.sglang.triton_registers import resident_blocks
 from decodecalc.errors import GateError
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray, cdiv, round_up
@@ -120,7 +121,8 @@ class SglangTriton(Policy):
                 "needs tiles of two widths, which does not compile",
                 "head_dim",
             )
-        return _Launch(geo, batches, gpu, options, rules, version.name).launches()
+        launch = _Launch(geo, batches, gpu, options, rules, version.name)
+        return replace(launch.launches(), resident_blocks=np.where(launch.lean_runs, 0, resident_blocks(geo, kv, gpu)))
 
 
 class _Launch(SglangStep):

@@ -15,6 +15,7 @@ import numpy as np
 
 from decodecalc.engines.vllm.releases import RELEASES
 from decodecalc.engines.vllm.triton_path import TritonStep, decide, gates
+from decodecalc.engines.vllm.triton_registers import resident_blocks
 from decodecalc.engines.vllm.triton_rules import VERSIONS
 from decodecalc.engines.vllm.triton_server import Server, VllmTritonOptions, server_takes
 from decodecalc.geometry import Geometry
@@ -140,6 +141,11 @@ class VllmTriton(Policy):
         """The kernels of the step."""
         return _kernels(geo, batches, gpu, server, step, cut, live_programs)
 
+    def resident(self, geo: Geometry, kv: KvCache, gpu: Gpu, step: TritonStep) -> Any:
+        """Blocks of stage 1 that an SM holds [N]; 0 where the compiled kernel is not known."""
+        known = 0 if gpu.is_hip else resident_blocks(geo, kv, gpu, step.is_3d, DEFAULT_WARPS * 32)
+        return np.where(step.large, 0, known)
+
     def gates(self, geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep) -> tuple[GateArray, ...]:
         """The launcher's conditions."""
         return gates(geo, kv, gpu, server, step)
@@ -176,6 +182,7 @@ class VllmTriton(Policy):
             tile_keys=cut.tile,
             block_rows=step.block_m,
             live_rows=np.minimum(step.max_q, step.block_q) * geo.group,
+            resident_blocks=self.resident(geo, kv, gpu, step),
             state_values=geo.v_dim + STATE_SCALARS,
             scratch_bytes=rows * step.segments * geo.q_heads * (padded + STATE_SCALARS) * 4,
             determinism=_determinism(server),

@@ -176,6 +176,10 @@ class VllmTritonDiffKv(VllmTriton):
         )  # fmt: skip
         return (*split, unsplit, merge)
 
+    def resident(self, geo: Geometry, kv: KvCache, gpu: Gpu, step: TritonStep) -> Any:
+        """Nobody compiled this kernel."""
+        return 0
+
     def gates(self, geo: Geometry, kv: KvCache, gpu: Gpu, server: Server, step: TritonStep) -> tuple[GateArray, ...]:
         """The launcher's conditions, in its order."""
         window = f"a window of {geo.window} keys" if geo.window is not None else "no window"

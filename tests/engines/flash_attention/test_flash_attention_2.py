@@ -214,3 +214,13 @@ def test_a_sweep_is_one_array():
         alone = fa2(lens=(4096,) * (n + 1))
         assert at(found.launched, n) == alone.splits.launched
         assert [g.reason(n) for g in found.gates] == [g.reason for g in alone.gates]
+
+
+@pytest.mark.parametrize(
+    ("q_heads", "kv_heads", "batch", "copies"), [(32, 8, 2, 2), (32, 8, 1, 0), (8, 1, 2, 0), (32, 32, 2, 0)]
+)
+def test_swapped_queries_and_outputs_are_copied_unless_a_view_does(q_heads, kv_heads, batch, copies):
+    """Moving the group in front of the KV heads is a view for one request or one KV head, and nobody swaps no group."""
+    geo = Geometry(q_heads, kv_heads, 128)
+    found = plan("flash-attention-2", geo, Batch.uniform(batch, 4096), gpu=load_gpu("h200"))
+    assert found.copies == copies

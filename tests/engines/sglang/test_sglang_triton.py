@@ -442,3 +442,11 @@ def test_classes_of_equal_requests_plan_like_the_requests(lens, times):
     assert [c for c, k in zip(row(found.requested, 0, len(lens)), times) for _ in range(k)] == list(p.splits.requested)
     stage1 = next(k for k in found.kernels if k.role == "stage1")
     assert at(stage1.live_blocks, 0) == p.live_blocks
+
+
+@pytest.mark.parametrize(("q_heads", "kv_heads", "blocks"), [(32, 8, 6), (64, 8, 5), (16, 1, 7), (32, 32, 5)])
+def test_an_sm_holds_as_many_blocks_as_the_group_leaves_registers_for(q_heads, kv_heads, blocks):
+    """The group and a single KV head are compiled into the kernel, so that the blocks of an SM follow them."""
+    geo = Geometry(q_heads, kv_heads, 128)
+    found = plan("sglang-triton", geo, Batch.uniform(1, 4096), gpu=load_gpu("h200"))
+    assert found.resident_blocks == blocks

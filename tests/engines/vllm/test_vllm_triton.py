@@ -468,3 +468,20 @@ def test_whole_arrays_have_no_python_loop_over_rows():
     )
     assert many.live.shape == (100_000, 1)
     assert many.live[-1, 0] == plan(LLAMA_8B, dc.Batch.uniform(8, 100_000)).splits.live[0]
+
+
+@pytest.mark.parametrize(
+    ("geo", "kv", "batch", "blocks"),
+    [
+        (dc.Geometry(32, 32, 128), dc.KvCache("fp8"), 1, 3),  # 142 registers: 65536 // (4 warps x 4608) = 3
+        (dc.Geometry(40, 8, 128), dc.KvCache("fp8"), 1, 3),
+        (dc.Geometry(64, 8, 128), dc.KvCache("fp8"), 1, 4),
+        (dc.Geometry(64, 8, 128), dc.KvCache(), 1, 5),
+        (dc.Geometry(64, 8, 128), dc.KvCache("fp8"), 200, 4),
+        (dc.Geometry(8, 1, 128), dc.KvCache(), 200, 6),  # a stride of 1 saves registers
+        (dc.Geometry(32, 1, 128), dc.KvCache(), 1, 0),  # a group of 32 has blocks of 32 rows: not compiled
+    ],
+)
+def test_an_sm_holds_as_many_blocks_as_the_group_leaves_registers_for(geo, kv, batch, blocks):
+    """The group is compiled into the kernel, so that the blocks of an SM follow it."""
+    assert plan(geo, dc.Batch.uniform(batch, 2560), kv=kv).resident_blocks == blocks
