@@ -40,6 +40,12 @@ class LaunchConfig:
     merge's launch with stage 1; "chain" also stage 1's with whatever ran before it (it still waits for that to finish
     before it reads anything). `p_parts`: 1 rounds softmax weights to the cache's type for the second product, as most
     kernels do; 2 keeps twice the bits. `idle_requests`: extra grid rows that return at once, as engines launch.
+
+    `listed`: requests of different lengths. Instead of a grid of requests x `num_splits`, where blocks of short requests
+    find nothing to do between others that work, stage 1 has a block for each entry of the list of live splits, longest
+    first (stage1.listed_split); the bits are the same. `list_length`: entries that the grid holds, at least the live
+    splits of all requests plus the requests without keys; None: requests x `num_splits`. `live.list_length` bounds it
+    by the keys in the cache. Blocks past the list's end come last and return at once.
     """
 
     num_splits: int = 1
@@ -61,6 +67,8 @@ class LaunchConfig:
     pdl: str = "chain"
     idle_requests: int = 0
     kernel: str = "stage1"
+    listed: bool = False
+    list_length: int | None = None
 
     def __post_init__(self) -> None:
         def need(ok: bool, text: str) -> None:
@@ -83,12 +91,18 @@ class LaunchConfig:
         need(self.p_parts in (1, 2), "p_parts must be 1 or 2")
         need(self.stages >= 1, "stages must be at least 1")
         need(self.idle_requests >= 0, "idle_requests must not be negative")
+        need(not self.listed or not self.direct, "an unsplit launch has no list of splits")
+        need(
+            self.list_length is None or (self.listed and self.list_length >= 1),
+            "list_length must be at least 1, and is for listed launches",
+        )
         need(self.kernel in KERNELS, f"kernel must be one of {KERNELS}, not {self.kernel!r}")
         if self.kernel == MLA_HOPPER["kernel"]:
             wrong = [f"{name} {value}" for name, value in MLA_HOPPER.items() if getattr(self, name) != value]
             need(not wrong, f"kernel mla_stage1 has {', '.join(wrong)} only")
             need(self.merge == "kernel", "kernel mla_stage1 takes merge 'kernel' only")
             need(self.p_parts == 1, "kernel mla_stage1 takes p_parts 1 only")
+            need(not self.listed, "kernel mla_stage1 takes no list of splits")
         for name, low in (("tile_keys", 16), ("rows", 16), ("warps", 1), ("merge_warps", 1), ("merge_rows", 1),
                           ("merge_splits", 1), ("merge_dims", 16)):  # fmt: skip
             value = getattr(self, name)

@@ -21,17 +21,23 @@ LOG2E = 1.4426950408889634
 # Up to this many blocks per SM the next launch's blocks may come as early as they can.
 EARLY_BLOCKS_PER_SM = 1.5
 
-# Element type of the matrix products by cache type. FP8 E4M3 converts to fp16 without loss (4 exponent bits, 3
-# mantissa bits), and in hardware; queries are then clamped to fp16's range.
+MOST_GRID_ROWS = 65535  # grid axes y and z
+
+# Element type of the matrix products by cache type. FP8 (E4M3 and E5M2 have at most fp16's bits) and int8 convert to
+# fp16 without loss, in few instructions; queries are then clamped to fp16's range.
 _COMPUTE = {
     torch.bfloat16: tl.bfloat16,
     torch.float16: tl.float16,
     torch.float32: tl.float32,
     torch.float8_e4m3fn: tl.float16,
+    torch.float8_e5m2: tl.float16,
+    torch.int8: tl.float16,
 }
 
-
-_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8"}
+_NAMES = {
+    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8", torch.int8: "int8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,12 @@ def no_warp_groups(
     return ""
 
 
+def list_grid(length: int) -> tuple[int, int]:
+    """Grid axes y and z that hold a list of this length; few more blocks than entries."""
+    z = cdiv(length, MOST_GRID_ROWS)
+    return cdiv(length, z), z
+
+
 def _check(ok: bool, text: str) -> None:
     if not ok:
         raise ValueError(f"decode_attention: {text}")
@@ -175,9 +187,10 @@ def decode_attention(
     * q [T, q_heads, D]: bf16, fp16 or fp32. Request b's tokens are rows b·q_len … or, with `query_start` [B + 1] int32,
       rows query_start[b] … query_start[b + 1], at most `q_len` of them. Its token t sees keys up to
       seq_lens[b] - its tokens + t (causal), and with `window` only the last `window` of those, its own included.
-    * k_cache [pages, page, kv_heads, D], v_cache [pages, page, kv_heads, v_dim]: bf16, fp16, fp32 or fp8 e4m3 (values
-      times `k_scale` / `v_scale`: numbers, or one-element tensors read on the device). v_cache None: MLA, the value is
-      the first `v_dim` elements of the key, read once where `v_dim` is the largest power of two in D (576 / 512).
+    * k_cache [pages, page, kv_heads, D], v_cache [pages, page, kv_heads, v_dim]: bf16, fp16, fp32, fp8 e4m3 or e5m2, or
+      int8 (values times `k_scale` / `v_scale`: numbers, or tensors read on the device, of one element or one for each
+      KV head). v_cache None: MLA, the value is the first `v_dim` elements of the key, read once where `v_dim` is the
+      largest power of two in D (576 / 512).
     * seq_lens [B] int32, the query tokens counted in. 0 is an empty (padded) request: its output is zeros.
     * page_table [B, pages per request] int32; or kv_indptr [B + 1] and kv_indices int32, one cache slot
       (page · page size + place) per key.
@@ -193,8 +206,8 @@ def decode_attention(
     waits for the device, so the call can be captured in a CUDA graph and replayed after `seq_lens`, `page_table`,
     `split_values` or the cache changed in place. `run`: "stage1" or "merge" launches that kernel alone (timing).
 
-    Splits beyond the grid are not read: `config.num_splits · keys per split` must cover the longest request. Raises
-    ValueError for shapes, types or a config that do not fit; lengths are on the device and are not looked at.
+    Splits beyond the grid are not read: `config.num_splits · keys per split` must cover the longest request, and
+    `config.list_length` all live splits. Raises ValueError for shapes, types or a config that do not fit; lengths are on the device and are not looked at.
     """
     tokens, q_heads, d = q.shape
     mla = v_cache is None
@@ -283,6 +296,12 @@ def decode_attention(
     compute = _COMPUTE[k_cache.dtype]
     scale = d**-0.5 if scale is None else scale
     k_tensor, v_tensor = isinstance(k_scale, torch.Tensor), isinstance(v_scale, torch.Tensor)
+    scale_counts = {t.numel() for t in (k_scale, v_scale) if isinstance(t, torch.Tensor)}
+    _check(
+        scale_counts in (set(), {1}, {kv_heads}),
+        "k_scale and v_scale in tensors must both have one element, or both one for each KV head",
+    )
+    scale_group = group if scale_counts == {kv_heads} else q_heads  # query heads that share an element
     scale_k = scale * (1.0 if k_tensor else float(k_scale))
     on_cuda = on_nvidia(q.device)
     pdl = config.pdl if pdl_supported(q.device) else "none"
@@ -300,16 +319,18 @@ def decode_attention(
     states = (workspace.out, workspace.max, workspace.sum) if workspace is not None and not direct else (None,) * 3
     same_layout = k_cache.stride() == v_cache.stride()
     wide = max(_extent(k_cache), _extent(v_cache)) >= 2**31
-    # FP8 values in pairs: NVIDIA 8.9 and later, where the conversion is one instruction.
+    # Values of one byte in pairs; E4M3 on NVIDIA 8.9 and later, where the conversion is one instruction.
     v_pairs = (
-        k_cache.dtype == torch.float8_e4m3fn and on_cuda and not shared and v_dim % 2 == 0
+        k_cache.element_size() == 1 and on_cuda and not shared and v_dim % 2 == 0
         and all(n % 2 == 0 for n in (*v_cache.stride()[:3], v_cache.data_ptr()))
-        and torch.cuda.get_device_capability(q.device) >= (8, 9)
+        and (k_cache.dtype != torch.float8_e4m3fn or torch.cuda.get_device_capability(q.device) >= (8, 9))
     )  # fmt: skip
     page_shift = page.bit_length() - 1 if page & (page - 1) == 0 else -1
     clamp = int(config.window_partition == "window")
 
     grid = (kv_heads * row_blocks, requests + config.idle_requests, config.num_splits)
+    if config.listed:
+        grid = (grid[0], *list_grid(config.list_length or requests * config.num_splits))
     # Blocks of the next launch that come early sit on SMs where this one's are still at work, and the rest of them
     # then has to crowd elsewhere: up to 16 % slower (NOTES.md). A launch that leaves most slots free has room for both.
     crowded = on_cuda and grid[0] * grid[1] * grid[2] > EARLY_BLOCKS_PER_SM * _sm_count(q.device)
@@ -343,7 +364,7 @@ def decode_attention(
             k_scale if k_tensor else None, v_scale if v_tensor else None, record,
             scale_k / softcap if softcap else scale_k * LOG2E, softcap * LOG2E,
             1.0 if v_tensor else float(v_scale),
-            *splits[1:], config.num_splits, requests, group, q_heads, *strides,
+            *splits[1:], config.num_splits, requests, group, q_heads, scale_group, *strides,
             0 if flat else page_table.stride(0),
             ROW_BLOCKS=row_blocks, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
             SHARED_KV=shared, SAME_LAYOUT=same_layout,
@@ -355,14 +376,14 @@ def decode_attention(
             MERGE_ROWS=next_power_of_2(min(rows_used, q_len * group)) if fused else 0,
             MERGE_SPLITS=config.merge_splits if fused else 0,
             RECORD=record is not None, ON_CUDA=on_cuda, PDL=pdl != "none", LATE=crowded and direct,
-            num_warps=config.warps, num_stages=config.stages, **options,
+            LISTED=config.listed, num_warps=config.warps, num_stages=config.stages, **options,
         )  # fmt: skip
     if run in ("both", "merge") and not direct and not fused:
         dims = min(config.merge_dims, v_block)
         options = {"launch_pdl": True} if pdl != "none" else {}
         merge_kernel[(cdiv(q_len * q_heads, config.merge_rows), requests, cdiv(v_dim, dims))](
             *states, out, lse, seq_lens, query_start, splits[0], sinks, v_scale if v_tensor else None,
-            1.0 if v_tensor else float(v_scale), *splits[1:], config.num_splits, q_heads,
+            1.0 if v_tensor else float(v_scale), *splits[1:], config.num_splits, q_heads, scale_group,
             out.stride(0), out.stride(1),
             Q_LEN=q_len, WINDOW=window, CLAMP=clamp, D_V=v_dim, ROWS=config.merge_rows,
             SPLITS=config.merge_splits, DIMS=dims, PDL=pdl != "none", LATE=crowded,
