@@ -41,11 +41,11 @@ class LaunchConfig:
     before it reads anything). `p_parts`: 1 rounds softmax weights to the cache's type for the second product, as most
     kernels do; 2 keeps twice the bits. `idle_requests`: extra grid rows that return at once, as engines launch.
 
-    `listed`: requests of different lengths. Instead of a grid of requests x `num_splits`, where blocks of short requests
-    find nothing to do between others that work, stage 1 has a block for each entry of the list of live splits, longest
-    first (stage1.listed_split); the bits are the same. `list_length`: entries that the grid holds, at least the live
-    splits of all requests plus the requests without keys; None: requests x `num_splits`. `live.list_length` bounds it
-    by the keys in the cache. Blocks past the list's end come last and return at once.
+    `listed`: for requests of different lengths. In a grid of requests x `num_splits`, blocks of short requests find
+    nothing to do between others that work. Listed, stage 1 has a block for each entry of the list of live splits, whole
+    ones first (stage1.listed_split); the bits are the same. `list_length`: entries that the grid holds, at least the
+    live splits of all requests plus the requests without keys; None: requests x `num_splits`. `live.list_length` bounds
+    it by the keys in the cache. Blocks past the list's end come last and return at once.
     """
 
     num_splits: int = 1

@@ -20,8 +20,8 @@ FIELDS = 6  # stage1.RECORD_FIELDS
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """Stage 1's blocks. Arrays [splits, requests (idle ones too), KV heads · row blocks] (grid axes z, y, x; of a listed
-    launch, whose grid has other axes, the same order), int64.
+    """Stage 1's blocks. Arrays [splits, requests (idle ones too), KV heads · row blocks] (grid axes z, y, x; the same
+    order for a listed launch, whose grid has other axes), int64.
 
     `start`, `end`: keys walked (equal: walked none); `exited`: 1 when the block returned early; `sm`: where it ran,
     `begin_ns`, `finish_ns`: %globaltimer (coarse: about 1 µs steps or worse), these three -1 off NVIDIA GPUs.

@@ -207,7 +207,8 @@ def decode_attention(
     `split_values` or the cache changed in place. `run`: "stage1" or "merge" launches that kernel alone (timing).
 
     Splits beyond the grid are not read: `config.num_splits · keys per split` must cover the longest request, and
-    `config.list_length` all live splits. Raises ValueError for shapes, types or a config that do not fit; lengths are on the device and are not looked at.
+    `config.list_length` all live splits. Raises ValueError for shapes, types or a config that do not fit; lengths are
+    on the device and are not looked at.
     """
     tokens, q_heads, d = q.shape
     mla = v_cache is None

@@ -415,7 +415,7 @@ def stage1_kernel(
     begin = first_key(seq_len, q_len, WINDOW, CLAMP)
     keys_total = seq_len - begin
     split_keys = split_keys_for(request, keys_total, split_values_ptr, rule, split_value, split_unit)
-    if LISTED:
+    if LISTED:  # noqa: SIM102 (known at compile time)
         if split < 0:
             split = tl.maximum(tl.minimum(live_splits(keys_total, split_keys), num_splits) - 1, 0)
     row0 = row_block * ROWS_USED

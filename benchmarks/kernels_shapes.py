@@ -1,0 +1,333 @@
+"""Our kernels at other shapes, on ragged steps, and with a split size that no batch changes.
+
+    python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes           # on a GPU, about two minutes
+    python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes --render  # the table again, from the JSON
+
+Protocol: kernels_timing.py; correctness against float64 first (steps below CHECKED_BYTES). Three parts:
+
+* shapes: head sizes, group sizes, page sizes and cache types one at a time around 32/8 heads of 128 elements, bf16,
+  pages of 16 keys. Every cell has the bytes of its neighbour, the nearest power of two (of cache types: E4M3), so that
+  their times are to be compared.
+* ragged: random steps whose requests differ in length, launched as a grid of requests x splits and by the list of live
+  splits, beside a step of as many bytes whose requests are equal.
+* invariant: on the same steps, splits of one size whatever the batch, against the launch that the time model chooses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SMALL_BYTES, LARGE_BYTES = 24 << 20, 384 << 20
+CHECKED_BYTES = 600 << 20
+ERROR_BOUND = 4e-3  # bf16 weights and output, 1.6e-3 each; a rare draw is above kernels_vs_peers.py's bound
+INVARIANT_KEYS = 512  # `invariant_config`'s default split
+RAGGED_STEPS = 20
+WORKERS = 14
+HEAD_SIZES = {64: 64, 80: 64, 96: 128, 112: 128, 128: 128, 192: 256, 256: 256, 512: 512}  # and their neighbours
+GROUPS = {1: 1, 4: 4, 5: 4, 6: 8, 7: 8, 8: 8, 12: 16, 16: 16, 24: 32, 32: 32, 40: 32}
+PAGES = {1: 1, 2: 2, 4: 4, 8: 8, 16: 16, 24: 16, 32: 32, 64: 64, 128: 128, 256: 256, 784: 1024, 1024: 1024, 1072: 1024}
+CACHES = {"fp8": "fp8", "fp8_e5m2": "fp8", "int8": "fp8", "bf16": "bf16"}
+
+
+class Shape(NamedTuple):
+    """A cell of the first part, by what is varied, its value, and the value of its neighbour."""
+
+    what: str
+    value: Any
+    beside: Any
+    large: bool
+
+    def cell(self, neighbour: bool = False) -> Any:
+        """The step to time."""
+        from kernels_timing import DTYPES, Cell
+
+        value = self.beside if neighbour else self.value
+        batch = 16 if self.large else 4
+        made: dict[str, Any] = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "page": 16, "dtype": "bf16"}
+        if self.what == "group":
+            made.update(q_heads=4 * value, kv_heads=4)
+        else:
+            made[{"head size": "head_dim", "page": "page", "cache": "dtype"}[self.what]] = value
+        key_bytes = 2 * made["kv_heads"] * made["head_dim"] * DTYPES[made["dtype"]].itemsize
+        context = (LARGE_BYTES if self.large else SMALL_BYTES) // key_bytes // batch
+        return Cell(**made, batch=batch, context=context)
+
+
+def shapes() -> Iterator[Shape]:
+    for what, values in (("head size", HEAD_SIZES), ("group", GROUPS), ("page", PAGES), ("cache", CACHES)):
+        for value, beside in values.items():
+            for large in (False, True):
+                yield Shape(what, value, beside, large)
+
+
+def ragged_steps(count: int = RAGGED_STEPS, seed: int = 20) -> Iterator[Any]:
+    """Random steps: heads, requests and their mean length at random, each request an eighth to four times the mean."""
+    from kernels_timing import Cell
+
+    rng = random.Random(seed)
+    number = 0
+    while number < count:
+        q_heads, kv_heads = rng.choice([(32, 8), (8, 1), (28, 4), (16, 2), (32, 32), (40, 8)])
+        batch = round(math.exp(rng.uniform(math.log(2), math.log(96))))
+        mean = math.exp(rng.uniform(math.log(300), math.log(24_000)))
+        lens = [max(1, int(mean * math.exp(rng.uniform(math.log(1 / 8), math.log(4))))) for _ in range(batch)]
+        cell = Cell(
+            q_heads, kv_heads, 128, batch, max(lens), dtype="fp8" if number % 4 == 3 else "bf16", seq_lens=tuple(lens)
+        )
+        if 1e6 < cell.kv_bytes < 1.5e9:
+            number += 1
+            yield cell
+
+
+def uniform_of(cell: Any) -> Any:
+    """As many requests and (nearly) as many bytes, all requests alike."""
+    from kernels_timing import Cell
+
+    mean = max(1, round(sum(cell.lens) / cell.batch))
+    return Cell(cell.q_heads, cell.kv_heads, cell.head_dim, cell.batch, mean, dtype=cell.dtype)
+
+
+def launches(cell: Any) -> dict[str, Any]:
+    """The launches of a step of the second and third part, by name."""
+    from kernels_timing import DTYPES, default_launch
+
+    from decodecalc_kernels import invariant_config, live
+
+    chosen = default_launch(cell)
+    fixed = invariant_config(
+        q_heads=cell.q_heads, kv_heads=cell.kv_heads, head_dim=cell.head_dim, max_seq_len=max(cell.lens),
+        split_keys=INVARIANT_KEYS, kv_bytes_per_element=DTYPES[cell.dtype].itemsize,
+    )  # fmt: skip
+    found = {"chosen": chosen, "invariant": fixed}
+
+    def listed(launch: Any) -> Any:
+        entries = sum(max(live.live_splits(n, launch.split_value), 1) for n in cell.lens)
+        return launch.replace(listed=True, list_length=entries)
+
+    grid = chosen.replace(listed=False, list_length=None)
+    if not grid.direct:
+        found["grid"], found["listed"] = grid, listed(grid)
+        for factor in (0.5, 0.7, 1.5, 2.2) if len(set(cell.lens)) > 1 else ():
+            tiles = max(1, round(factor * grid.split_value / grid.tile_keys))
+            size = tiles * grid.tile_keys
+            if size != grid.split_value:
+                other = grid.replace(split_value=size, num_splits=-(-max(cell.lens) // size))
+                found[f"listed {factor}"] = listed(other)
+    if not fixed.direct:
+        found["invariant listed"] = listed(fixed)
+    return found
+
+
+def warm(work: list[tuple[Any, bool]]) -> None:
+    """Compile what these cells run, with all launches or the chosen one (Triton keeps it on disk for the others)."""
+    import torch
+    from kernels_timing import default_launch, ours
+
+    for cell, every in work:
+        state = cell.allocate(layers=1)
+        for launch in launches(cell).values() if every else (default_launch(cell),):
+            ours(state, launch)(state.kv[0])
+        torch.cuda.synchronize()
+        del state
+        torch.cuda.empty_cache()
+
+
+def time_shape(shape: Shape, known: dict[Any, Any]) -> dict[str, Any]:
+    """One row of the first part; `known`: cells that were timed already."""
+    row: dict[str, Any] = {"what": shape.what, "value": shape.value, "beside": shape.beside, "large": shape.large}
+    for name, neighbour in (("", False), ("beside_", True)):
+        cell = shape.cell(neighbour)
+        if cell not in known:
+            known[cell] = time_cell(cell, {"chosen": None})
+        found = known[cell]["us"]["chosen"]
+        row[f"{name}us"], row[f"{name}kv_bytes"] = found, cell.kv_bytes
+        row[f"{name}launch"] = known[cell]["launches"]["chosen"]
+        row[f"{name}error"] = known[cell]["error"]
+    row["per_byte"] = (row["us"] / row["kv_bytes"]) / (row["beside_us"] / row["beside_kv_bytes"])
+    return row
+
+
+def time_cell(cell: Any, configs: dict[str, Any]) -> dict[str, Any]:
+    """Times of a step's launches, taking turns, after their results were compared."""
+    import torch
+    from kernels_timing import default_launch, ours, relative_error, time_in_turns
+
+    state = cell.allocate()
+    configs = {name: launch or default_launch(cell) for name, launch in configs.items()}
+    calls = {name: ours(state, launch) for name, launch in configs.items()}
+    reference = cell.reference(state) if cell.kv_bytes <= CHECKED_BYTES else None
+    error, outs = 0.0, {}
+    for name, call in calls.items():
+        state.out.fill_(float("nan"))
+        call(state.kv[0])
+        outs[name] = state.out.clone()
+        if reference is not None:
+            error = max(error, relative_error(state.out, reference))
+        elif outs[name].isnan().any():
+            error = math.inf
+    for one, other in (("grid", "listed"), ("invariant", "invariant listed")):
+        if one in outs and other in outs and not outs[one].equal(outs[other]):
+            raise SystemExit(f"{cell}: {one} and {other} differ in bits")
+    if error > ERROR_BOUND:
+        raise SystemExit(f"{cell}: relative error {error:.2e}, nothing timed")
+    graphs = time_in_turns(calls, state.kv, 5, 3)
+    found = {
+        "us": {name: round(graph.median_us, 3) for name, graph in graphs.items()},
+        "spread": {name: round(graph.spread, 4) for name, graph in graphs.items()},
+        "launches": {name: launch.to_dict() for name, launch in configs.items()},
+        "error": error,
+        "layers": len(state.kv),
+    }
+    del state, calls, graphs, outs, reference
+    torch.cuda.empty_cache()
+    return found
+
+
+def time_step(cell: Any) -> dict[str, Any]:
+    """One row of the second and third part."""
+    uniform = uniform_of(cell)
+    row = {"q_heads": cell.q_heads, "kv_heads": cell.kv_heads, "dtype": cell.dtype, "seq_lens": cell.lens,
+           "kv_bytes": cell.kv_bytes, "uniform_context": uniform.context,
+           "uniform_kv_bytes": uniform.kv_bytes}  # fmt: skip
+    row["ragged"] = time_cell(cell, launches(cell))
+    row["uniform"] = time_cell(uniform, launches(uniform))
+    return row
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    lines = ["# The bundled kernels at other shapes, on ragged steps, and batch-invariant", "",
+             f"Made by `{result['command']}`.", ""]  # fmt: skip
+    lines += [f"- {key}: {value}" for key, value in result["gpu"].items()]
+    return "\n".join([*lines, *shape_lines(result), *step_lines(result)]) + "\n"
+
+
+def shape_lines(result: dict[str, Any]) -> Iterator[str]:
+    rows = result.get("shapes", [])
+    if not rows:
+        return
+    above = [r for r in rows if r["per_byte"] > 1.1]
+    yield ""
+    yield "## Shapes"
+    yield ""
+    yield (
+        f"Time per byte against the nearest power of two (of cache types: E4M3), at {SMALL_BYTES >> 20} MiB and "
+        f"{LARGE_BYTES >> 20} MiB: {len(above)} of {len(rows)} are more than 10 % above it."
+    )
+    yield ""
+    yield "| what | value | beside | small µs | TB/s | against neighbour | large µs | TB/s | against neighbour |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for small, large in zip(rows[::2], rows[1::2]):
+        numbers = [
+            f"{r['us']:.2f} | {r['kv_bytes'] / r['us'] * 1e-6:.2f} | {r['per_byte']:.3f}" for r in (small, large)
+        ]
+        yield f"| {small['what']} | {small['value']} | {small['beside']} | {' | '.join(numbers)} |"
+
+
+def step_lines(result: dict[str, Any]) -> Iterator[str]:
+    rows = result.get("steps", [])
+    if not rows:
+        return
+    bare = [_ratio(r, "chosen") for r in rows]
+    yield ""
+    yield "## Ragged steps"
+    yield ""
+    yield (
+        f"Time of a step of equal requests over that of the ragged one, per byte: {geometric_mean(bare):.3f} in the "
+        f"geometric mean over {len(rows)} steps, {sum(b >= 0.95 for b in bare)} of them at 0.95 or more."
+    )
+    yield ""
+    yield "| heads, requests, keys | MB | grid µs | listed µs | other sizes, listed | chosen µs | uniform µs | ratio |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for r in rows:
+        us = r["ragged"]["us"]
+        others = ", ".join(f"{n.split()[1]}: {t:.2f}" for n, t in us.items() if n.startswith("listed "))
+        yield (
+            f"| {_name(r)} | {r['kv_bytes'] / 1e6:.1f} | {_us(us, 'grid')} | {_us(us, 'listed')} | {others} | "
+            f"{us['chosen']:.2f} | {r['uniform']['us']['chosen']:.2f} | {_ratio(r, 'chosen'):.3f} |"
+        )
+    prices = [r[kind]["us"]["invariant listed" if kind == "ragged" and "invariant listed" in r[kind]["us"] else
+              "invariant"] / r[kind]["us"]["chosen"] for r in rows for kind in ("ragged", "uniform")]  # fmt: skip
+    yield ""
+    yield "## One split size for every batch"
+    yield ""
+    yield (
+        f"Splits of {INVARIANT_KEYS} keys against the chosen launch: {geometric_mean(prices):.3f} times its time in "
+        f"the geometric mean over {len(prices)} steps, at most {max(prices):.2f} times."
+    )
+    yield ""
+    yield "| heads, requests, keys | ragged: chosen µs | invariant, grid | invariant, listed | uniform: chosen µs | invariant, grid | invariant, listed |"  # noqa: E501
+    yield "|---|---|---|---|---|---|---|"
+    for r in rows:
+        numbers = [
+            _us(r[kind]["us"], n) for kind in ("ragged", "uniform") for n in ("chosen", "invariant", "invariant listed")
+        ]
+        yield f"| {_name(r)} | {' | '.join(numbers)} |"
+
+
+def _us(times: dict[str, float], name: str) -> str:
+    return f"{times[name]:.2f}" if name in times else ""
+
+
+def _ratio(row: dict[str, Any], name: str) -> float:
+    per_byte = row["uniform"]["us"]["chosen"] / row["uniform_kv_bytes"]
+    return float(per_byte / (row["ragged"]["us"][name] / row["kv_bytes"]))
+
+
+def _name(row: dict[str, Any]) -> str:
+    lens = row["seq_lens"]
+    return f"{row['q_heads']}/{row['kv_heads']} {row['dtype']}, {len(lens)}, {min(lens)} to {max(lens)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="path without suffix: .json and .md are written")
+    parser.add_argument("--only", default="shapes,steps", help="parts: shapes, steps")
+    parser.add_argument("--render", action="store_true", help="only write the table again")
+    args = parser.parse_args()
+    out = Path(args.out)
+    if args.render:
+        result = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    else:
+        result = measure(set(args.only.split(",")))
+        result["command"] = "python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes"
+        out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    text = markdown(result)
+    out.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def measure(parts: set[str]) -> dict[str, Any]:
+    """Everything that is timed."""
+    import torch
+    from kernels_timing import gpu_state
+
+    torch.manual_seed(0)
+    wanted = list(shapes()) if "shapes" in parts else []
+    steps = list(ragged_steps()) if "steps" in parts else []
+    cells = [(cell, False) for cell in dict.fromkeys(shape.cell(n) for shape in wanted for n in (False, True))]
+    cells += [(cell, True) for step in steps for cell in (step, uniform_of(step))]
+    random.Random(0).shuffle(cells)
+    with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
+        pool.map(warm, [cells[i::WORKERS] for i in range(WORKERS)])
+    result: dict[str, Any] = {"gpu": gpu_state()}
+    known: dict[Any, Any] = {}
+    if wanted:
+        result["shapes"] = [time_shape(shape, known) for shape in wanted]
+    if steps:
+        result["steps"] = [time_step(cell) for cell in steps]
+    return result
+
+
+if __name__ == "__main__":
+    main()
