@@ -20,7 +20,8 @@ import json
 import math
 import multiprocessing
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,9 +175,9 @@ def time_cell(cell: Any, configs: dict[str, Any]) -> dict[str, Any]:
             error = math.inf
     for one, other in (("grid", "listed"), ("invariant", "invariant listed")):
         if one in outs and other in outs and not outs[one].equal(outs[other]):
-            raise SystemExit(f"{cell}: {one} and {other} differ in bits")
+            raise AssertionError(f"{cell}: {one} and {other} differ in bits")
     if error > ERROR_BOUND:
-        raise SystemExit(f"{cell}: relative error {error:.2e}, nothing timed")
+        raise AssertionError(f"{cell}: relative error {error:.2e}, nothing timed")
     graphs = time_in_turns(calls, state.kv, 5, 3)
     found = {
         "us": {name: round(graph.median_us, 3) for name, graph in graphs.items()},
@@ -227,7 +228,11 @@ def shape_lines(result: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "| what | value | beside | small µs | TB/s | against neighbour | large µs | TB/s | against neighbour |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for small, large in zip(rows[::2], rows[1::2]):
+    pairs = [
+        [r for r in rows if (r["what"], r["value"]) == key]
+        for key in dict.fromkeys((r["what"], r["value"]) for r in rows)
+    ]
+    for small, large in (pair for pair in pairs if len(pair) == 2):
         numbers = [
             f"{r['us']:.2f} | {r['kv_bytes'] / r['us'] * 1e-6:.2f} | {r['per_byte']:.3f}" for r in (small, large)
         ]
@@ -299,16 +304,17 @@ def main() -> None:
     if args.render:
         result = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     else:
-        result = measure(set(args.only.split(",")))
-        result["command"] = "python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes"
-        out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for result in measure(set(args.only.split(","))):  # written as it grows: a run may be cut short
+            out.with_suffix(".json").write_text(json.dumps(result) + "\n", encoding="utf-8")
     text = markdown(result)
     out.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
+    if result["wrong"]:
+        raise SystemExit("\n".join(result["wrong"]))
 
 
-def measure(parts: set[str]) -> dict[str, Any]:
-    """Everything that is timed."""
+def measure(parts: set[str]) -> Iterator[dict[str, Any]]:
+    """Everything that is timed, again and again as it grows."""
     import torch
     from kernels_timing import gpu_state
 
@@ -320,13 +326,22 @@ def measure(parts: set[str]) -> dict[str, Any]:
     random.Random(0).shuffle(cells)
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
         pool.map(warm, [cells[i::WORKERS] for i in range(WORKERS)])
-    result: dict[str, Any] = {"gpu": gpu_state()}
+    command = "python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes"
+    result: dict[str, Any] = {"command": command, "gpu": gpu_state(), "shapes": [], "steps": [], "wrong": []}
     known: dict[Any, Any] = {}
-    if wanted:
-        result["shapes"] = [time_shape(shape, known) for shape in wanted]
-    if steps:
-        result["steps"] = [time_step(cell) for cell in steps]
-    return result
+
+    def keep(part: str, row: Callable[[], dict[str, Any]]) -> None:
+        try:
+            result[part].append(row())
+        except AssertionError as wrong:
+            result["wrong"].append(str(wrong))
+
+    for shape in wanted:
+        keep("shapes", partial(time_shape, shape, known))
+    yield result
+    for cell in steps:
+        keep("steps", partial(time_step, cell))
+        yield result
 
 
 if __name__ == "__main__":

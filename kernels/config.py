@@ -43,7 +43,7 @@ class LaunchConfig:
 
     `listed`: for requests of different lengths. In a grid of requests x `num_splits`, blocks of short requests find
     nothing to do between others that work. Listed, stage 1 has a block for each entry of the list of live splits, whole
-    ones first (stage1.listed_split); the bits are the same. `list_length`: entries that the grid holds, at least the
+    ones first (split_list.py); the bits are the same. `list_length`: entries that the grid holds, at least the
     live splits of all requests plus the requests without keys; None: requests x `num_splits`. `live.list_length` bounds
     it by the keys in the cache. Blocks past the list's end come last and return at once.
     """

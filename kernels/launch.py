@@ -14,6 +14,8 @@ from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, key_blocks, next_power_o
 from decodecalc_kernels.choose import Problem, choose
 from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import merge_kernel
+from decodecalc_kernels.split_list import list_splits
+from decodecalc_kernels.split_list import split_list as room_for_list
 from decodecalc_kernels.stage1 import stage1_kernel
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -21,6 +23,7 @@ LOG2E = 1.4426950408889634
 # Up to this many blocks per SM the next launch's blocks may come as early as they can.
 EARLY_BLOCKS_PER_SM = 1.5
 
+WARP_GROUP_ROWS = 64  # of a block that Triton multiplies by warp groups on compute capability 9.0
 MOST_GRID_ROWS = 65535  # grid axes y and z
 
 # Element type of the matrix products by cache type. FP8 (E4M3 and E5M2 have at most fp16's bits) and int8 convert to
@@ -45,13 +48,15 @@ class Workspace:
     """Scratch of split launches; allocate once, share between layers and graph replays of one stream.
 
     `out` [tokens, q_heads, num_splits, v_dim], `max` (base-2 units) and `sum` [tokens, q_heads, num_splits], fp32;
-    `arrived` int32 counters of the fused merge, which every launch leaves at zero.
+    `arrived` int32 counters of the fused merge, which every launch leaves at zero. `entries`: the list of live splits
+    of listed launches that are given none.
     """
 
     out: torch.Tensor
     max: torch.Tensor
     sum: torch.Tensor
     arrived: torch.Tensor
+    entries: torch.Tensor
 
     @classmethod
     def allocate(
@@ -64,6 +69,7 @@ class Workspace:
             torch.empty(state, dtype=torch.float32, device=device),
             torch.empty(state, dtype=torch.float32, device=device),
             torch.zeros(max(tokens, requests) * q_heads, dtype=torch.int32, device=device),
+            room_for_list(max(tokens, requests) * num_splits, device),
         )
 
     def poison(self) -> None:
@@ -165,6 +171,7 @@ def decode_attention(
     query_start: torch.Tensor | None = None,
     holes: bool = False,
     split_values: torch.Tensor | None = None,
+    split_list: torch.Tensor | None = None,
     scale: float | None = None,
     window: int | None = None,
     softcap: float = 0.0,
@@ -198,6 +205,8 @@ def decode_attention(
       are: the padded lists of sparse attention. Every query token of a sparse layer has a list of its own: make it a
       request of one token (q_len 1) whose page_table row is its list, over the cache seen as pages of one key.
     * split_values [B] int32: counts or sizes, for those rules of `config`.
+    * split_list: of a listed launch, what `list_splits` made of the same config and lengths, once for all layers. None
+      makes it anew in the workspace, with a kernel of its own.
     * sinks [q_heads]: a logit per head that joins the softmax's sum once.
     * lse [T, q_heads] fp32 (optional, written): natural log-sum-exp per row, sinks included, -inf for empty requests.
     * out [T, q_heads, v_dim]: written and returned; allocated in q's type when None.
@@ -276,6 +285,7 @@ def decode_attention(
             )
         )
     rule = SPLIT_RULES.index(config.split_rule)
+    _check(config.listed or split_list is None, "split_list is for listed launches")
     _check(rule < 2 or split_values is not None, f"split_rule {config.split_rule!r} needs split_values")
     window = window or 0
     if out is None:
@@ -320,9 +330,11 @@ def decode_attention(
     states = (workspace.out, workspace.max, workspace.sum) if workspace is not None and not direct else (None,) * 3
     same_layout = k_cache.stride() == v_cache.stride()
     wide = max(_extent(k_cache), _extent(v_cache)) >= 2**31
-    # Values of one byte in pairs; E4M3 on NVIDIA 8.9 and later, where the conversion is one instruction.
+    # Values of one byte in pairs; E4M3 on NVIDIA 8.9 and later, where the conversion is one instruction. Not for blocks
+    # of warp-group products, which take values from shared memory anyway (and whose descriptors of the second half
+    # ptxas 12.8 overwrites: wrong results at a width of 64).
     v_pairs = (
-        k_cache.element_size() == 1 and on_cuda and not shared and v_dim % 2 == 0
+        k_cache.element_size() == 1 and on_cuda and not shared and v_dim % 2 == 0 and config.rows < WARP_GROUP_ROWS
         and all(n % 2 == 0 for n in (*v_cache.stride()[:3], v_cache.data_ptr()))
         and (k_cache.dtype != torch.float8_e4m3fn or torch.cuda.get_device_capability(q.device) >= (8, 9))
     )  # fmt: skip
@@ -332,6 +344,11 @@ def decode_attention(
     grid = (kv_heads * row_blocks, requests + config.idle_requests, config.num_splits)
     if config.listed:
         grid = (grid[0], *list_grid(config.list_length or requests * config.num_splits))
+        if split_list is None and workspace is not None and run in ("both", "stage1"):
+            split_list = list_splits(
+                config, seq_lens, q_len=q_len, query_start=query_start, split_values=split_values, window=window,
+                out=workspace.entries,
+            )  # fmt: skip
     # Blocks of the next launch that come early sit on SMs where this one's are still at work, and the rest of them
     # then has to crowd elsewhere: up to 16 % slower (NOTES.md). A launch that leaves most slots free has room for both.
     crowded = on_cuda and grid[0] * grid[1] * grid[2] > EARLY_BLOCKS_PER_SM * _sm_count(q.device)
@@ -365,8 +382,8 @@ def decode_attention(
             k_scale if k_tensor else None, v_scale if v_tensor else None, record,
             scale_k / softcap if softcap else scale_k * LOG2E, softcap * LOG2E,
             1.0 if v_tensor else float(v_scale),
-            *splits[1:], config.num_splits, requests, group, q_heads, scale_group, *strides,
-            0 if flat else page_table.stride(0),
+            *splits[1:], config.num_splits, requests, group, q_heads, *strides,
+            0 if flat else page_table.stride(0), split_list, scale_group,
             ROW_BLOCKS=row_blocks, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
             SHARED_KV=shared, SAME_LAYOUT=same_layout,
             WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat, HOLES=holes,

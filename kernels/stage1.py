@@ -1,7 +1,7 @@
 """Stage 1 of split-K decode attention: each block walks one split's keys and leaves a partial softmax state.
 
 One block = one (KV head, block of query rows, request, split); which request and split, its place in the grid says, or
-with LISTED its place in the list of the splits that are live. Query rows are (token, head of the group) pairs packed
+with LISTED its place in the list of live splits (split_list.py). Query rows are (token, head of the group) pairs packed
 token-major: row r is token r // group, head r % group, so one pass over the keys serves a whole group and all query
 tokens. The loop is the online softmax in base 2: scores times log2 e, 2^x instead of e^x.
 
@@ -34,6 +34,7 @@ from decodecalc_kernels.merge import (
     on_device,
     split_keys_for,
 )
+from decodecalc_kernels.split_list import ENTRY_FIELDS
 
 try:
     from triton.language.extra.cuda import globaltimer, smid
@@ -53,7 +54,6 @@ walk_start = on_device(live.walk_start)
 
 # Fields that a recording block writes (instrument.BlockRecord).
 RECORD_FIELDS = tl.constexpr(6)
-LIST_CHUNK = tl.constexpr(128)  # requests whose splits are counted at a time
 
 
 @triton.jit
@@ -131,7 +131,7 @@ def unpack_pairs(pairs, TYPE: tl.constexpr):
     if tl.float8e5 == TYPE:
         return tl.inline_asm_elementwise(
             "prmt.b32 $0, $2, 0, 0x2404; prmt.b32 $1, $2, 0, 0x3414;",
-            "=r,=r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
+            "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
         )  # fmt: skip
     elif tl.int8 == TYPE:
         return tl.inline_asm_elementwise(
@@ -144,7 +144,7 @@ def unpack_pairs(pairs, TYPE: tl.constexpr):
                 sub.f16x2 $0, low, base;
                 sub.f16x2 $1, high, base;
             }""",
-            "=r,=r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
+            "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
         )  # fmt: skip
     else:
         return tl.inline_asm_elementwise(
@@ -156,7 +156,7 @@ def unpack_pairs(pairs, TYPE: tl.constexpr):
                 cvt.rn.f16x2.e4m3x2 $0, low;
                 cvt.rn.f16x2.e4m3x2 $1, high;
             }""",
-            "=r,=r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
+            "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
         )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def widen(x, COMPUTE: tl.constexpr, ON_CUDA: tl.constexpr):
                 sub.f16x2 $0, low, base;
                 sub.f16x2 $1, high, base;
             }""",
-            "=r,=r,r", [x], dtype=tl.float16, is_pure=True, pack=4,
+            "=&r,=&r,r", [x], dtype=tl.float16, is_pure=True, pack=4,
         )  # fmt: skip
     else:
         return x.to(COMPUTE)
@@ -244,43 +244,6 @@ def head_of(row, group, Q_LEN: tl.constexpr):
 
 
 @triton.jit
-def listed_split(
-    item, seq_lens_ptr, query_start_ptr, split_values_ptr, rule, split_value, split_unit, num_splits, requests,
-    Q_LEN: tl.constexpr, WINDOW: tl.constexpr, CLAMP: tl.constexpr, ON_CUDA: tl.constexpr,
-):  # fmt: skip
-    """(request, split) of entry `item` of the list of live splits; (requests or more, -1) past its end.
-
-    First come all splits but the last of each request, request by request. They are whole, so that blocks of one length
-    begin one after another. Then comes the last split of each request (split -1 here), which may be shorter: these fill
-    up what the others leave. A request without keys is listed once. The list is never in memory: a block counts the
-    splits of all requests, LIST_CHUNK requests at a time, which costs less than another kernel and a load.
-    """
-    request = 0
-    split = 0
-    before = 0
-    for first in range(0, requests, LIST_CHUNK):
-        r = first + tl.arange(0, LIST_CHUNK)
-        there = r < requests
-        seq_len = tl.load(seq_lens_ptr + r, mask=there, other=0)
-        if query_start_ptr is not None:
-            q_len = tl.load(query_start_ptr + r + 1, mask=there, other=0)
-            q_len -= tl.load(query_start_ptr + r, mask=there, other=0)
-        else:
-            q_len = Q_LEN
-        keys = seq_len - first_key(seq_len, q_len, WINDOW, CLAMP)
-        split_keys = split_keys_for(tl.minimum(r, requests - 1), keys, split_values_ptr, rule, split_value, split_unit)
-        whole = tl.maximum(tl.minimum(live_splits(keys, split_keys), num_splits) - 1, 0)
-        upto = before + tl.cumsum(whole, 0)
-        mine = there & (item < upto) & (item >= upto - whole)
-        request += tl.sum(tl.where(mine, r, 0), 0)
-        split += tl.sum(tl.where(mine, item - upto + whole, 0), 0)
-        before += tl.sum(tl.where(there, whole, 0), 0)
-    past = item >= before
-    request = same_in_warp(tl.where(past, item - before, request), ON_CUDA)
-    return request, same_in_warp(tl.where(past, -1, split), ON_CUDA)
-
-
-@triton.jit
 def write_empty(
     out_ptr, lse_ptr, row0, token0, q_len, kv_head, group, q_heads, stride_token, stride_head,
     Q_LEN: tl.constexpr, ROWS: tl.constexpr, ROWS_USED: tl.constexpr, D_V: tl.constexpr, DV_BLOCK: tl.constexpr,
@@ -331,7 +294,6 @@ def stage1_kernel(
     requests,
     group,  # query heads of a KV head
     q_heads,
-    scale_group,  # query heads that share an element of the scales
     q_stride_token,
     q_stride_head,
     k_stride_page,
@@ -343,6 +305,8 @@ def stage1_kernel(
     out_stride_token,
     out_stride_head,
     table_stride,
+    list_ptr,  # [1 + entries, ENTRY_FIELDS] int32; LISTED only
+    scale_group,  # query heads that share an element of the scales
     ROW_BLOCKS: tl.constexpr,  # of a KV head
     Q_LEN: tl.constexpr,  # the longest
     D: tl.constexpr,
@@ -390,12 +354,17 @@ def stage1_kernel(
         if not LATE:
             gdc_launch_dependents()
     if LISTED:
-        request, split = listed_split(
-            tl.program_id(2) * tl.num_programs(1) + tl.program_id(1), seq_lens_ptr, query_start_ptr, split_values_ptr,
-            rule, split_value, split_unit, num_splits, requests, Q_LEN, WINDOW, CLAMP, ON_CUDA,
-        )  # fmt: skip
-        if request >= requests:
+        item = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+        entry = list_ptr + (item + 1) * ENTRY_FIELDS
+        entries = tl.load(list_ptr)
+        request = tl.load(entry)
+        split = tl.load(entry + 1)
+        start = tl.load(entry + 2)
+        end = tl.load(entry + 3)
+        if item >= entries:
             return
+        request = same_in_warp(request, ON_CUDA)
+        split = same_in_warp(split, ON_CUDA)
     else:
         request = tl.program_id(1)
         split = tl.program_id(2)
@@ -415,14 +384,13 @@ def stage1_kernel(
     begin = first_key(seq_len, q_len, WINDOW, CLAMP)
     keys_total = seq_len - begin
     split_keys = split_keys_for(request, keys_total, split_values_ptr, rule, split_value, split_unit)
-    if LISTED:  # noqa: SIM102 (known at compile time)
-        if split < 0:
-            split = tl.maximum(tl.minimum(live_splits(keys_total, split_keys), num_splits) - 1, 0)
     row0 = row_block * ROWS_USED
     has_rows = row0 < q_len * group
     if DIRECT:
         # The only split of an empty request must still write its zeros.
         alive = has_rows
+    elif LISTED:
+        alive = has_rows & (start < end)
     else:
         alive = has_rows & is_live(split, split_keys, keys_total)
     if not alive:
@@ -438,7 +406,7 @@ def stage1_kernel(
     if DIRECT:
         start = begin
         end = seq_len
-    else:
+    elif not LISTED:
         start = begin + split * split_keys
         end = split_end(start, split_keys, seq_len)
     start = walk_start(start, seq_len, q_len, WINDOW, TILE)
