@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 SMALL_BYTES, LARGE_BYTES = 24 << 20, 384 << 20
 CHECKED_BYTES = 600 << 20
 ERROR_BOUND = 4e-3  # bf16 weights and output, 1.6e-3 each; a rare draw is above kernels_vs_peers.py's bound
-INVARIANT_KEYS = 512  # `invariant_config`'s default split
+INVARIANT_KEYS = 256  # `invariant_config`'s default split
 RAGGED_STEPS = 20
 WORKERS = 14
 HEAD_SIZES = {64: 64, 80: 64, 96: 128, 112: 128, 128: 128, 192: 256, 256: 256, 512: 512}  # and their neighbours
@@ -101,28 +101,30 @@ def launches(cell: Any) -> dict[str, Any]:
 
     from decodecalc_kernels import invariant_config, live
 
-    chosen = default_launch(cell)
-    fixed = invariant_config(
-        q_heads=cell.q_heads, kv_heads=cell.kv_heads, head_dim=cell.head_dim, max_seq_len=max(cell.lens),
-        split_keys=INVARIANT_KEYS, kv_bytes_per_element=DTYPES[cell.dtype].itemsize,
-    )  # fmt: skip
-    found = {"chosen": chosen, "invariant": fixed}
+    ragged = len(set(cell.lens)) > 1
 
-    def listed(launch: Any) -> Any:
-        entries = sum(max(live.live_splits(n, launch.split_value), 1) for n in cell.lens)
-        return launch.replace(listed=True, list_length=entries)
+    def sized(launch: Any, split_keys: int, listed: bool = ragged) -> Any:
+        """The launch with splits of so many keys, listed or not."""
+        entries = sum(max(live.live_splits(n, split_keys), 1) for n in cell.lens)
+        return launch.replace(
+            split_rule="size", split_value=split_keys, num_splits=-(-max(cell.lens) // split_keys), listed=listed,
+            list_length=entries if listed else None,
+        )  # fmt: skip
 
-    grid = chosen.replace(listed=False, list_length=None)
-    if not grid.direct:
-        found["grid"], found["listed"] = grid, listed(grid)
-        for factor in (0.5, 0.7, 1.5, 2.2) if len(set(cell.lens)) > 1 else ():
-            tiles = max(1, round(factor * grid.split_value / grid.tile_keys))
-            size = tiles * grid.tile_keys
-            if size != grid.split_value:
-                other = grid.replace(split_value=size, num_splits=-(-max(cell.lens) // size))
-                found[f"listed {factor}"] = listed(other)
-    if not fixed.direct:
-        found["invariant listed"] = listed(fixed)
+    found = {"chosen": default_launch(cell)}
+    chosen = found["chosen"]
+    if not chosen.direct:
+        found["grid" if ragged else "listed"] = sized(chosen, chosen.split_value, not ragged)
+        for factor in (0.5, 0.7, 1.5, 2.2) if ragged else ():
+            size = max(1, round(factor * chosen.split_value / chosen.tile_keys)) * chosen.tile_keys
+            if size != chosen.split_value:
+                found[f"other {factor}"] = sized(chosen, size)
+    for keys in (128, INVARIANT_KEYS, 512):
+        fixed = invariant_config(
+            q_heads=cell.q_heads, kv_heads=cell.kv_heads, head_dim=cell.head_dim, max_seq_len=max(cell.lens),
+            split_keys=keys, kv_bytes_per_element=DTYPES[cell.dtype].itemsize,
+        )  # fmt: skip
+        found[f"invariant {keys}"] = sized(fixed, fixed.split_value)
     return found
 
 
@@ -173,9 +175,9 @@ def time_cell(cell: Any, configs: dict[str, Any]) -> dict[str, Any]:
             error = max(error, relative_error(state.out, reference))
         elif outs[name].isnan().any():
             error = math.inf
-    for one, other in (("grid", "listed"), ("invariant", "invariant listed")):
-        if one in outs and other in outs and not outs[one].equal(outs[other]):
-            raise AssertionError(f"{cell}: {one} and {other} differ in bits")
+    for other in ("grid", "listed"):
+        if other in outs and not outs[other].equal(outs["chosen"]):
+            raise AssertionError(f"{cell}: the listed launch and the grid differ in bits")
     if error > ERROR_BOUND:
         raise AssertionError(f"{cell}: relative error {error:.2e}, nothing timed")
     graphs = time_in_turns(calls, state.kv, 5, 3)
@@ -200,6 +202,19 @@ def time_step(cell: Any) -> dict[str, Any]:
     row["ragged"] = time_cell(cell, launches(cell))
     row["uniform"] = time_cell(uniform, launches(uniform))
     return row
+
+
+def time_list(requests: int = 64, split_keys: int = 256) -> float:
+    """Microseconds to list the live splits of a step."""
+    import torch
+    from kernels_timing import Graph
+
+    from decodecalc_kernels import LaunchConfig, list_splits
+
+    lens = torch.randint(1, 40_000, (requests,), device="cuda", dtype=torch.int32)
+    config = LaunchConfig.fixed_size(split_keys, 40_000, listed=True)
+    room = list_splits(config, lens)
+    return round(Graph([lambda: list_splits(config, lens, out=room)] * 50).replay(9, warm_up=2).median_us, 3)
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -243,40 +258,45 @@ def step_lines(result: dict[str, Any]) -> Iterator[str]:
     rows = result.get("steps", [])
     if not rows:
         return
-    bare = [_ratio(r, "chosen") for r in rows]
+    bare = [_ratio(r) for r in rows]
+    grid = [r["ragged"]["us"]["grid"] / r["ragged"]["us"]["chosen"] for r in rows if "grid" in r["ragged"]["us"]]
     yield ""
     yield "## Ragged steps"
     yield ""
     yield (
         f"Time of a step of equal requests over that of the ragged one, per byte: {geometric_mean(bare):.3f} in the "
-        f"geometric mean over {len(rows)} steps, {sum(b >= 0.95 for b in bare)} of them at 0.95 or more."
+        f"geometric mean over {len(rows)} steps, {sum(b >= 0.95 for b in bare)} of them at 0.95 or more. The grid of "
+        f"requests x splits takes {geometric_mean(grid):.3f} times as long as the list of live splits, which takes "
+        f"{result['list_us']:.2f} µs to make, once for all layers."
     )
     yield ""
-    yield "| heads, requests, keys | MB | grid µs | listed µs | other sizes, listed | chosen µs | uniform µs | ratio |"
+    yield "| heads, cache, requests, keys | MB | listed µs | grid | other split sizes | uniform | listed | ratio |"
     yield "|---|---|---|---|---|---|---|---|"
     for r in rows:
-        us = r["ragged"]["us"]
-        others = ", ".join(f"{n.split()[1]}: {t:.2f}" for n, t in us.items() if n.startswith("listed "))
+        us, uniform = r["ragged"]["us"], r["uniform"]["us"]
+        others = ", ".join(f"{n.split()[1]}: {t:.2f}" for n, t in us.items() if n.startswith("other "))
         yield (
-            f"| {_name(r)} | {r['kv_bytes'] / 1e6:.1f} | {_us(us, 'grid')} | {_us(us, 'listed')} | {others} | "
-            f"{us['chosen']:.2f} | {r['uniform']['us']['chosen']:.2f} | {_ratio(r, 'chosen'):.3f} |"
+            f"| {_name(r)} | {r['kv_bytes'] / 1e6:.1f} | {us['chosen']:.2f} | {_us(us, 'grid')} | {others} | "
+            f"{uniform['chosen']:.2f} | {_us(uniform, 'listed')} | {_ratio(r):.3f} |"
         )
-    prices = [r[kind]["us"]["invariant listed" if kind == "ragged" and "invariant listed" in r[kind]["us"] else
-              "invariant"] / r[kind]["us"]["chosen"] for r in rows for kind in ("ragged", "uniform")]  # fmt: skip
     yield ""
     yield "## One split size for every batch"
     yield ""
-    yield (
-        f"Splits of {INVARIANT_KEYS} keys against the chosen launch: {geometric_mean(prices):.3f} times its time in "
-        f"the geometric mean over {len(prices)} steps, at most {max(prices):.2f} times."
-    )
+    names = [n for n in rows[0]["ragged"]["us"] if n.startswith("invariant ")]
+    for name in names:
+        prices = [r[kind]["us"][name] / r[kind]["us"]["chosen"] for r in rows for kind in ("ragged", "uniform")]
+        yield (
+            f"- Splits of {name.split()[1]} keys take {geometric_mean(prices):.3f} times the time of the chosen launch "
+            f"in the geometric mean over {len(prices)} steps, at most {max(prices):.2f} times."
+        )
     yield ""
-    yield "| heads, requests, keys | ragged: chosen µs | invariant, grid | invariant, listed | uniform: chosen µs | invariant, grid | invariant, listed |"  # noqa: E501
-    yield "|---|---|---|---|---|---|---|"
+    columns = [
+        f"{kind}: {name.replace('invariant ', '')}" for kind in ("ragged", "uniform") for name in ("chosen", *names)
+    ]
+    yield f"| heads, cache, requests, keys | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
     for r in rows:
-        numbers = [
-            _us(r[kind]["us"], n) for kind in ("ragged", "uniform") for n in ("chosen", "invariant", "invariant listed")
-        ]
+        numbers = [f"{r[kind]['us'][n]:.2f}" for kind in ("ragged", "uniform") for n in ("chosen", *names)]
         yield f"| {_name(r)} | {' | '.join(numbers)} |"
 
 
@@ -284,9 +304,9 @@ def _us(times: dict[str, float], name: str) -> str:
     return f"{times[name]:.2f}" if name in times else ""
 
 
-def _ratio(row: dict[str, Any], name: str) -> float:
+def _ratio(row: dict[str, Any]) -> float:
     per_byte = row["uniform"]["us"]["chosen"] / row["uniform_kv_bytes"]
-    return float(per_byte / (row["ragged"]["us"][name] / row["kv_bytes"]))
+    return float(per_byte / (row["ragged"]["us"]["chosen"] / row["kv_bytes"]))
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -339,6 +359,7 @@ def measure(parts: set[str]) -> Iterator[dict[str, Any]]:
     for shape in wanted:
         keep("shapes", partial(time_shape, shape, known))
     yield result
+    result["list_us"] = time_list() if steps else 0.0
     for cell in steps:
         keep("steps", partial(time_step, cell))
         yield result

@@ -21,7 +21,7 @@ import triton.language as tl
 
 from decodecalc import Batch, Geometry, KvCache, detect_gpu
 from decodecalc.cost.launcher import launch_config
-from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference
+from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference, list_splits
 
 L2_MULTIPLE = 8
 DTYPES = {
@@ -110,11 +110,12 @@ def ours(state: State, config: LaunchConfig, run: str = "both") -> Callable[[tup
     """A call of our kernels for one layer's (K, V), scratch shared between layers."""
     batch, q_heads, head_dim = state.q.shape
     space = None if config.direct else Workspace.allocate(batch, q_heads, head_dim, config.num_splits, "cuda")
+    entries = list_splits(config, state.seq_lens) if config.listed else None  # once a step, not with every layer
 
     def call(kv: tuple[Any, Any]) -> Any:
         return decode_attention(
             state.q, kv[0], kv[1], seq_lens=state.seq_lens, page_table=state.block_table, config=config,
-            workspace=space, out=state.out, run=run, k_scale=state.scale, v_scale=state.scale,
+            workspace=space, out=state.out, run=run, split_list=entries, k_scale=state.scale, v_scale=state.scale,
         )  # fmt: skip
 
     return call

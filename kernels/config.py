@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import Any
 
-from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, default_rows
+from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, default_rows, next_power_of_2
 
 # Bytes of keys and values of a tile of the invariant launch: 64 keys of 128 + 128 bf16 elements.
 TILE_BYTES = 32768
+INVARIANT_KEYS = 256  # keys of its splits: of 128, 256 and 512 the fastest in the geometric mean (NOTES.md, step 28)
+SMALL_BLOCK = 2048  # rows x elements of a value that two warps compute as fast as four, with three tiles in flight
 KERNELS = ("stage1", MLA_HOPPER["kernel"])
 SPLIT_RULES = ("size", "count", "counts", "sizes")  # in the order of merge.BY_SIZE …
 
@@ -154,7 +156,7 @@ def invariant_config(
     kv_heads: int,
     head_dim: int,
     max_seq_len: int,
-    split_keys: int = 512,
+    split_keys: int = INVARIANT_KEYS,
     v_dim: int | None = None,
     mla: bool = False,
     q_len: int = 1,
@@ -170,10 +172,14 @@ def invariant_config(
     v_dim = head_dim if v_dim is None else v_dim
     key_bytes = (head_dim if mla else head_dim + v_dim) * kv_bytes_per_element
     rows = default_rows(q_len, q_heads // kv_heads, v_dim)
+    small = rows * next_power_of_2(v_dim) <= SMALL_BLOCK
     tile = max(16, min(64, 1 << round(log2(TILE_BYTES / key_bytes)), 4096 // rows))
     size = cdiv(split_keys, tile) * tile
-    shape: dict[str, Any] = {"tile_keys": tile, "rows": rows, "warps": 4, "stages": 2}
+    shape: dict[str, Any] = {
+        "tile_keys": tile, "rows": rows, "warps": 2 if small else 4, "stages": 3 if small else 2,
+        # The merge takes its states in steps of the same number whatever the longest request.
+        "merge_rows": 1, "merge_splits": 64, "merge_dims": min(32, max(16, next_power_of_2(v_dim))), "merge_warps": 1,
+    }  # fmt: skip
     if window is not None:
         shape["window_partition"] = "window"
-    # The merge takes its states in steps of the same number whatever the longest request: LaunchConfig's own default.
     return LaunchConfig.fixed_size(size, max_seq_len, **shape)

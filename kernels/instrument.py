@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from decodecalc_kernels.blocks import cdiv
+from decodecalc_kernels.blocks import cdiv, list_grid
 from decodecalc_kernels.config import LaunchConfig
-from decodecalc_kernels.launch import decode_attention, list_grid
+from decodecalc_kernels.launch import decode_attention
 
 FIELDS = 6  # stage1.RECORD_FIELDS
 

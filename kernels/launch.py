@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, key_blocks, next_power_of_2, rows_by_eights
+from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, key_blocks, list_grid, next_power_of_2, rows_by_eights
 from decodecalc_kernels.choose import Problem, choose
 from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import merge_kernel
@@ -23,8 +23,10 @@ LOG2E = 1.4426950408889634
 # Up to this many blocks per SM the next launch's blocks may come as early as they can.
 EARLY_BLOCKS_PER_SM = 1.5
 
+# A listed block holds its request and split in registers: at this tile, rows, warps and width of a value it would have
+# 104 of them, and four such blocks fit an SM instead of five.
+LIST_TIGHT, LIST_REGISTERS = (32, 16, 4, 128), 96
 WARP_GROUP_ROWS = 64  # of a block that Triton multiplies by warp groups on compute capability 9.0
-MOST_GRID_ROWS = 65535  # grid axes y and z
 
 # Element type of the matrix products by cache type. FP8 (E4M3 and E5M2 have at most fp16's bits) and int8 convert to
 # fp16 without loss, in few instructions; queries are then clamped to fp16's range.
@@ -143,12 +145,6 @@ def no_warp_groups(
     if window or softcap or sinks is not None or any(isinstance(s, torch.Tensor) for s in scales):
         return "takes no window, cap, sinks or scales in tensors"
     return ""
-
-
-def list_grid(length: int) -> tuple[int, int]:
-    """Grid axes y and z that hold a list of this length; few more blocks than entries."""
-    z = cdiv(length, MOST_GRID_ROWS)
-    return cdiv(length, z), z
 
 
 def _check(ok: bool, text: str) -> None:
@@ -374,6 +370,8 @@ def decode_attention(
         )  # fmt: skip
     elif run in ("both", "stage1"):
         options = chained
+        if config.listed and on_cuda and (config.tile_keys, config.rows, config.warps, v_block) == LIST_TIGHT:
+            options = {**chained, "maxnreg": LIST_REGISTERS}
         stage1_kernel[grid](
             q, k_cache, v_cache, out, lse if direct or fused else None, *states,
             workspace.arrived if fused and workspace is not None else None,

@@ -1,8 +1,8 @@
 """The list of live splits of a step, which a listed launch has its blocks from (config.LaunchConfig.listed).
 
 First come all splits but the last of each request, request by request. They are whole, so that blocks of one length
-begin one after another. Then comes the last split of each request, which may be shorter: these fill up what the others
-leave. A request without keys has one entry too, without keys.
+begin one after another. Then comes the last split of each request, the longest first: the shortest blocks begin last,
+where the SMs become free. A request without keys has one entry too, without keys.
 
 One list serves all layers of a step, which have the same lengths. A block reads its entry where it would read the
 length of its request, so the list costs the layers nothing.
@@ -29,7 +29,7 @@ def partition_of(
     request, seq_lens_ptr, query_start_ptr, split_values_ptr, rule, split_value, split_unit, num_splits,
     Q_LEN: tl.constexpr, WINDOW: tl.constexpr, CLAMP: tl.constexpr,
 ):  # fmt: skip
-    """(end, first key, keys of a split, splits before the last) of a request, or of a vector of them."""
+    """(length, first key, keys of a split, splits before the last) of a request, or of a vector of them."""
     seq_len = tl.load(seq_lens_ptr + request)
     if query_start_ptr is not None:
         q_len = tl.load(query_start_ptr + request + 1) - tl.load(query_start_ptr + request)
@@ -72,28 +72,34 @@ def list_splits_kernel(
     """Grid (requests): each writes the entries of its own splits, after counting those of all requests."""
     own = tl.program_id(0)
     lane = tl.arange(0, CHUNK)
-    before = 0
-    total = 0
-    for first in range(0, requests, CHUNK):
-        request = tl.minimum(first + lane, requests - 1)
-        _, _, _, whole = partition_of(
-            request, seq_lens_ptr, query_start_ptr, split_values_ptr, rule, split_value, split_unit, num_splits, Q_LEN,
-            WINDOW, CLAMP,
-        )  # fmt: skip
-        total += tl.sum(tl.where(first + lane < requests, whole, 0), 0)
-        before += tl.sum(tl.where(first + lane < own, whole, 0), 0)
     seq_len, begin, split_keys, whole = partition_of(
         own, seq_lens_ptr, query_start_ptr, split_values_ptr, rule, split_value, split_unit, num_splits, Q_LEN, WINDOW,
         CLAMP,
     )  # fmt: skip
+    last_start = begin + whole * split_keys
+    last_keys = seq_len - last_start
+    before = 0  # whole splits of the requests before this one
+    total = 0  # and of all
+    rank = 0  # of this request's last split among all
+    for first in range(0, requests, CHUNK):
+        request = tl.minimum(first + lane, requests - 1)
+        len_there, begin_there, keys_there, whole_there = partition_of(
+            request, seq_lens_ptr, query_start_ptr, split_values_ptr, rule, split_value, split_unit, num_splits, Q_LEN,
+            WINDOW, CLAMP,
+        )  # fmt: skip
+        there = first + lane < requests
+        total += tl.sum(tl.where(there, whole_there, 0), 0)
+        before += tl.sum(tl.where(first + lane < own, whole_there, 0), 0)
+        last_there = len_there - begin_there - whole_there * keys_there
+        sooner = (last_there > last_keys) | ((last_there == last_keys) & (first + lane < own))
+        rank += tl.sum(tl.where(there & sooner, 1, 0), 0)
     for first in range(0, whole, CHUNK):
         split = first + lane
         start = begin + split * split_keys
         mask = (split < whole) & (before + split < capacity)
         store_entry(list_ptr, before + split, own + split * 0, split, start, start + split_keys, mask)
-    start = begin + whole * split_keys
-    end = split_end(start, split_keys, seq_len)
-    store_entry(list_ptr, total + own, own, whole, start, end, total + own < capacity)
+    end = split_end(last_start, split_keys, seq_len)
+    store_entry(list_ptr, total + rank, own, whole, last_start, end, total + rank < capacity)
     if own == 0:
         tl.store(list_ptr, total + requests)
 

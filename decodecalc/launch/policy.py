@@ -349,6 +349,7 @@ class Policy:
             pieces_in_turn=None if found.pieces_in_turn is None else found.pieces_in_turn(0),
             repeating_blocks=int(at(found.repeating_blocks, 0)),
             loads_value_apart=found.loads_value_apart,
+            listed=bool(at(found.listed, 0)),
         )
 
 
