@@ -199,6 +199,19 @@ def in_register(x, ON_CUDA: tl.constexpr):
 
 
 @triton.jit
+def differing(x, ON_CUDA: tl.constexpr):
+    """x itself, where the compiler cannot see that it is the same in all threads: what is loaded from one place is, and
+    a copy does not always hide it. No lane has the highest bit in the mask of the lanes below it."""
+    if ON_CUDA:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 none; mov.u32 none, %lanemask_lt; shr.u32 none, none, 31; add.s32 $0, $1, none; }",
+            "=r,r", [x], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        return x
+
+
+@triton.jit
 def same_in_warp(x, ON_CUDA: tl.constexpr):
     """x itself, which is the same in all threads, where the compiler sees that it is (the result of a reduction over
     the warp): addresses that follow from it are then computed once for the warp, as those from the block's place."""
@@ -410,7 +423,10 @@ def stage1_kernel(
         start = begin + split * split_keys
         end = split_end(start, split_keys, seq_len)
     start = walk_start(start, seq_len, q_len, WINDOW, TILE)
-    end = in_register(end, ON_CUDA)
+    if LISTED and (V_PAIRS or TILE < 64):  # elsewhere a copy suffices, and the loop is a little shorter
+        end = differing(end, ON_CUDA)
+    else:
+        end = in_register(end, ON_CUDA)
 
     # ---- first page numbers and the queries
     if FLAT:

@@ -243,8 +243,8 @@ def predicted_kernels(plan: LaunchPlan, run: Execution) -> tuple[KernelShape, ..
     """What the bundled launcher launches for the plan, by the formulas in its docstrings.
 
     Stage 1 has the grid (KV heads x row blocks, requests + idle, splits), or listed (KV heads x row blocks, entries of
-    the list). The merge has (ceil(query tokens x q_heads / merge rows), requests, ceil(value width / merge_dims)); there
-    is none when nothing is split or the last block merges.
+    the list). The merge has (ceil(query tokens x q_heads / merge rows), requests, ceil(value width / merge_dims));
+    there is none when nothing is split or the last block merges.
     """
     from decodecalc_kernels.blocks import list_grid
 
