@@ -1,7 +1,7 @@
 """Our kernels at other shapes, on ragged steps, and with a split size that no batch changes.
 
-    python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes           # on a GPU, about two minutes
-    python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes --render  # the table again, from the JSON
+    python -m benchmarks.kernels_shapes --out reports/h200/kernels-shapes           # on a GPU, about two minutes
+    python -m benchmarks.kernels_shapes --out reports/h200/kernels-shapes --render  # the table again, from the JSON
 
 Protocol: kernels_timing.py; correctness against float64 first (steps below CHECKED_BYTES). Three parts:
 
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
     def cell(self, neighbour: bool = False) -> Any:
         """The step to time."""
-        from kernels_timing import DTYPES, Cell
+        from benchmarks.kernels_timing import DTYPES, Cell
 
         value = self.beside if neighbour else self.value
         batch = 16 if self.large else 4
@@ -70,7 +70,7 @@ def shapes() -> Iterator[Shape]:
 
 def ragged_steps(count: int = RAGGED_STEPS, seed: int = 20) -> Iterator[Any]:
     """Random steps: heads, requests and their mean length at random, each request an eighth to four times the mean."""
-    from kernels_timing import Cell
+    from benchmarks.kernels_timing import Cell
 
     rng = random.Random(seed)
     number = 0
@@ -89,7 +89,7 @@ def ragged_steps(count: int = RAGGED_STEPS, seed: int = 20) -> Iterator[Any]:
 
 def uniform_of(cell: Any) -> Any:
     """As many requests and (nearly) as many bytes, all requests alike."""
-    from kernels_timing import Cell
+    from benchmarks.kernels_timing import Cell
 
     mean = max(1, round(sum(cell.lens) / cell.batch))
     return Cell(cell.q_heads, cell.kv_heads, cell.head_dim, cell.batch, mean, dtype=cell.dtype)
@@ -97,8 +97,7 @@ def uniform_of(cell: Any) -> Any:
 
 def launches(cell: Any) -> dict[str, Any]:
     """The launches of a step of the second and third part, by name."""
-    from kernels_timing import DTYPES, default_launch
-
+    from benchmarks.kernels_timing import DTYPES, default_launch
     from decodecalc_kernels import invariant_config, live
 
     ragged = len(set(cell.lens)) > 1
@@ -131,7 +130,8 @@ def launches(cell: Any) -> dict[str, Any]:
 def warm(work: list[tuple[Any, bool]]) -> None:
     """Compile what these cells run, with all launches or the chosen one (Triton keeps it on disk for the others)."""
     import torch
-    from kernels_timing import default_launch, ours
+
+    from benchmarks.kernels_timing import default_launch, ours
 
     for cell, every in work:
         state = cell.allocate(layers=1)
@@ -160,7 +160,8 @@ def time_shape(shape: Shape, known: dict[Any, Any]) -> dict[str, Any]:
 def time_cell(cell: Any, configs: dict[str, Any]) -> dict[str, Any]:
     """Times of a step's launches, taking turns, after their results were compared."""
     import torch
-    from kernels_timing import default_launch, ours, relative_error, time_in_turns
+
+    from benchmarks.kernels_timing import default_launch, ours, relative_error, time_in_turns
 
     state = cell.allocate()
     configs = {name: launch or default_launch(cell) for name, launch in configs.items()}
@@ -207,8 +208,8 @@ def time_step(cell: Any) -> dict[str, Any]:
 def time_list(requests: int = 64, split_keys: int = 256) -> float:
     """Microseconds to list the live splits of a step."""
     import torch
-    from kernels_timing import Graph
 
+    from benchmarks.kernels_timing import Graph
     from decodecalc_kernels import LaunchConfig, list_splits
 
     lens = torch.randint(1, 40_000, (requests,), device="cuda", dtype=torch.int32)
@@ -258,7 +259,7 @@ def step_lines(result: dict[str, Any]) -> Iterator[str]:
     rows = result.get("steps", [])
     if not rows:
         return
-    bare = [_ratio(r) for r in rows]
+    bare, errors = [_ratio(r) for r in rows], [error for r in rows for error in _errors(r).values()]
     grid = [r["ragged"]["us"]["grid"] / r["ragged"]["us"]["chosen"] for r in rows if "grid" in r["ragged"]["us"]]
     yield ""
     yield "## Ragged steps"
@@ -267,16 +268,19 @@ def step_lines(result: dict[str, Any]) -> Iterator[str]:
         f"Time of a step of equal requests over that of the ragged one, per byte: {geometric_mean(bare):.3f} in the "
         f"geometric mean over {len(rows)} steps, {sum(b >= 0.95 for b in bare)} of them at 0.95 or more. The grid of "
         f"requests x splits takes {geometric_mean(grid):.3f} times as long as the list of live splits, which takes "
-        f"{result['list_us']:.2f} µs to make, once for all layers."
+        f"{result['list_us']:.2f} µs to make, once for all layers. The time model, as it is now, is "
+        f"{sum(map(abs, errors)) / len(errors):.1%} off in the mean over {len(errors)} listed launches of these steps "
+        f"(chosen ones and other split sizes), {sum(errors) / len(errors):+.1%} with the sign."
     )
     yield ""
-    yield "| heads, cache, requests, keys | MB | listed µs | grid | other split sizes | uniform | listed | ratio |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| heads, cache, requests, keys | MB | listed µs | model | grid | other sizes | uniform | listed | ratio |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for r in rows:
         us, uniform = r["ragged"]["us"], r["uniform"]["us"]
         others = ", ".join(f"{n.split()[1]}: {t:.2f}" for n, t in us.items() if n.startswith("other "))
         yield (
-            f"| {_name(r)} | {r['kv_bytes'] / 1e6:.1f} | {us['chosen']:.2f} | {_us(us, 'grid')} | {others} | "
+            f"| {_name(r)} | {r['kv_bytes'] / 1e6:.1f} | {us['chosen']:.2f} | "
+            f"{_errors(r)['chosen']:+.1%} | {_us(us, 'grid')} | {others} | "
             f"{uniform['chosen']:.2f} | {_us(uniform, 'listed')} | {_ratio(r):.3f} |"
         )
     yield ""
@@ -298,6 +302,26 @@ def step_lines(result: dict[str, Any]) -> Iterator[str]:
     for r in rows:
         numbers = [f"{r[kind]['us'][n]:.2f}" for kind in ("ragged", "uniform") for n in ("chosen", *names)]
         yield f"| {_name(r)} | {' | '.join(numbers)} |"
+
+
+def _errors(row: dict[str, Any]) -> dict[str, float]:
+    """How far the time model is off each listed launch of a ragged step."""
+    import decodecalc as dc
+
+    geo, batch, kv = (
+        dc.Geometry(row["q_heads"], row["kv_heads"], 128),
+        dc.Batch(row["seq_lens"]),
+        dc.KvCache(row["dtype"]),
+    )
+    found = {}
+    for name, us in row["ragged"]["us"].items():
+        launch = row["ragged"]["launches"][name]
+        if name == "chosen" or name.startswith("other "):
+            shape = {key: launch[key] for key in ("tile_keys", "warps", "stages")}
+            split = {"split_keys": launch["split_value"]} if launch["split_rule"] == "size" else {"num_splits": 1}
+            plan = dc.plan("bundled", geo, batch, kv=kv, gpu="h200", **shape, **split)
+            found[name] = dc.predict(plan).known_s * 1e6 / us - 1
+    return found
 
 
 def _us(times: dict[str, float], name: str) -> str:
@@ -336,7 +360,8 @@ def main() -> None:
 def measure(parts: set[str]) -> Iterator[dict[str, Any]]:
     """Everything that is timed, again and again as it grows."""
     import torch
-    from kernels_timing import gpu_state
+
+    from benchmarks.kernels_timing import gpu_state
 
     torch.manual_seed(0)
     wanted = list(shapes()) if "shapes" in parts else []
@@ -346,7 +371,7 @@ def measure(parts: set[str]) -> Iterator[dict[str, Any]]:
     random.Random(0).shuffle(cells)
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
         pool.map(warm, [cells[i::WORKERS] for i in range(WORKERS)])
-    command = "python benchmarks/kernels_shapes.py --out reports/h200/kernels-shapes"
+    command = "python -m benchmarks.kernels_shapes --out reports/h200/kernels-shapes"
     result: dict[str, Any] = {"command": command, "gpu": gpu_state(), "shapes": [], "steps": [], "wrong": []}
     known: dict[Any, Any] = {}
 
