@@ -141,6 +141,10 @@ class LaunchConfig:
         """Unsplit: stage 1 writes the output, nothing is merged."""
         return self.num_splits == 1 and self.split_rule == "count"
 
+    def on_grid(self, **changes: Any) -> LaunchConfig:
+        """A copy that launches the grid of requests and splits and no list, with some fields changed."""
+        return replace(self, listed=False, list_length=None, **changes)
+
     def replace(self, **changes: Any) -> LaunchConfig:
         """A copy with some fields changed."""
         return replace(self, **changes)
