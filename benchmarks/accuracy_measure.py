@@ -49,7 +49,10 @@ def sized(cell: Cell, variant: Any, splits: int, split_keys: int) -> Any:
 
     if splits == 1:
         return unsplit_config(variant)
-    return split_config(variant, splits, split_keys, len(cell.lens) * cell.q_heads, cell.head_dim)
+    config = split_config(variant, splits, split_keys, len(cell.lens) * cell.q_heads, cell.head_dim)
+    if len(set(cell.lens)) == 1:
+        return config
+    return config.replace(listed=True, list_length=sum(cdiv(n, split_keys) for n in cell.lens))
 
 
 def ruled(cell: Cell, rule: str, gpu: Any, calibration: Any) -> tuple[Any, tuple[int, ...] | None, Any]:

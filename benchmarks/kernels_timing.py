@@ -21,10 +21,14 @@ import triton.language as tl
 
 from decodecalc import Batch, Geometry, KvCache, detect_gpu
 from decodecalc.cost.launcher import launch_config
-from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference
+from decodecalc_kernels import LaunchConfig, Workspace, decode_attention, decode_attention_reference, list_splits
 
 L2_MULTIPLE = 8
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
+DTYPES = {
+    "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+}  # fmt: skip
+INT8_STEP = 1 / 32  # what an int8 cache counts in, so that four standard deviations fit
 
 
 @dataclass
@@ -36,6 +40,7 @@ class State:
     out: torch.Tensor
     block_table: torch.Tensor  # [batch, pages per request] int32
     seq_lens: torch.Tensor  # [batch] int32
+    scale: float = 1.0  # of keys and values
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,14 @@ class Cell:
     seq_lens: tuple[int, ...] = field(default=())
 
     @property
+    def lens(self) -> tuple[int, ...]:
+        """Keys of each request."""
+        return self.seq_lens or (self.context,) * self.batch
+
+    @property
     def kv_bytes(self) -> int:
         """K and V of all requests."""
-        tokens = sum(self.seq_lens) if self.seq_lens else self.batch * self.context
-        return 2 * self.kv_heads * self.head_dim * tokens * DTYPES[self.dtype].itemsize
+        return 2 * self.kv_heads * self.head_dim * sum(self.lens) * DTYPES[self.dtype].itemsize
 
     def __str__(self) -> str:
         return f"{self.q_heads}/{self.kv_heads} B{self.batch} L{self.context} {self.dtype}"
@@ -64,23 +73,31 @@ class Cell:
         """Random tensors on the GPU; `layers` by the protocol unless given."""
         l2 = torch.cuda.get_device_properties(0).L2_cache_size
         layers = layers or max(2, min(32, math.ceil(L2_MULTIPLE * l2 / self.kv_bytes)))
-        pages = -(-self.context // self.page)
-        shape = (self.batch * pages, self.page, self.kv_heads, self.head_dim)
+        pages = [-(-n // self.page) for n in self.lens]
+        shape = (sum(pages), self.page, self.kv_heads, self.head_dim)
 
         def random_cache() -> torch.Tensor:
-            return torch.randn(shape, device="cuda", dtype=torch.bfloat16).to(DTYPES[self.dtype])
+            cache = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+            if self.dtype == "int8":
+                cache = (cache / INT8_STEP).round().clamp(-127, 127)
+            return cache.to(DTYPES[self.dtype])
 
         q_dtype = torch.float16 if self.dtype == "fp16" else torch.bfloat16
         q = torch.randn(self.batch, self.q_heads, self.head_dim, device="cuda", dtype=q_dtype)
-        table = torch.randperm(self.batch * pages, device="cuda").int().view(self.batch, pages)
-        lens = torch.tensor(self.seq_lens or [self.context] * self.batch, device="cuda", dtype=torch.int32)
+        table = torch.zeros(self.batch, max(pages), device="cuda", dtype=torch.int32)
+        own = torch.arange(max(pages), device="cuda") < torch.tensor(pages, device="cuda")[:, None]
+        table[own] = torch.randperm(sum(pages), device="cuda").int()
+        lens = torch.tensor(self.lens, device="cuda", dtype=torch.int32)
         kv = [(random_cache(), random_cache()) for _ in range(layers)]
-        return State(kv, q, torch.empty_like(q), table, lens)
+        return State(kv, q, torch.empty_like(q), table, lens, INT8_STEP if self.dtype == "int8" else 1.0)
 
     def reference(self, state: State) -> torch.Tensor:
         """Float64 output of the first layer."""
         k, v = state.kv[0]
-        return decode_attention_reference(state.q, k, v, seq_lens=state.seq_lens, page_table=state.block_table)[0]
+        return decode_attention_reference(
+            state.q, k, v, seq_lens=state.seq_lens, page_table=state.block_table, k_scale=state.scale,
+            v_scale=state.scale,
+        )[0]  # fmt: skip
 
 
 def relative_error(out: torch.Tensor, reference: torch.Tensor) -> float:
@@ -93,11 +110,12 @@ def ours(state: State, config: LaunchConfig, run: str = "both") -> Callable[[tup
     """A call of our kernels for one layer's (K, V), scratch shared between layers."""
     batch, q_heads, head_dim = state.q.shape
     space = None if config.direct else Workspace.allocate(batch, q_heads, head_dim, config.num_splits, "cuda")
+    entries = list_splits(config, state.seq_lens) if config.listed else None  # once a step, not with every layer
 
     def call(kv: tuple[Any, Any]) -> Any:
         return decode_attention(
             state.q, kv[0], kv[1], seq_lens=state.seq_lens, page_table=state.block_table, config=config,
-            workspace=space, out=state.out, run=run,
+            workspace=space, out=state.out, run=run, split_list=entries, k_scale=state.scale, v_scale=state.scale,
         )  # fmt: skip
 
     return call
@@ -193,7 +211,7 @@ def best_stream_us(state: State, sm_count: int, replays: int = 9) -> float:
 def default_launch(cell: Cell, num_splits: int | None = None) -> LaunchConfig:
     """What the package launches for a cell: the time model's choice, or the best of that many splits."""
     geo = Geometry(cell.q_heads, cell.kv_heads, cell.head_dim)
-    batch = Batch.uniform(cell.batch, cell.context)
+    batch = Batch(cell.lens)
     return launch_config(geo, batch, KvCache(cell.dtype, cell.page), detect_gpu(), num_splits=num_splits)
 
 

@@ -12,6 +12,8 @@ Importing this package imports neither torch nor Triton; the names below load on
   `decodecalc.cost.bundled` registers the time model's choice; without it a config must be given.
 * `invariant_config(...)`: the batch-invariant one: it asks nothing about the batch.
 * `Workspace.allocate(tokens, q_heads, v_dim, num_splits, device)`: scratch, reusable.
+* `list_splits(config, seq_lens)`: the list of live splits of a listed launch (`config.listed`), once for all layers of
+  a step whose requests differ in length.
 * `record_launch(...)`: the same launch, with what every block did (key range, SM, early exit): a `LaunchRecord`.
 * `merge_outputs`, `merge_peers`, `scale_outputs`, `fold_tokens`: outputs of disjoint keys merged by their log-sum-exps,
   for keys divided over GPUs and for shared prefixes.
@@ -36,6 +38,8 @@ _HOME = {
     "Problem": "choose",
     "register_chooser": "choose",
     "Workspace": "launch",
+    "list_splits": "split_list",
+    "split_list": "split_list",
     "decode_attention": "launch",
     "LaunchRecord": "instrument",
     "record_launch": "instrument",

@@ -14,6 +14,9 @@ MLA_HOPPER: dict[str, Any] = {"kernel": "mla_stage1", "tile_keys": 64, "rows": 6
 SMALL_ROWS = 16  # query rows up to which `stage1_kernel` is as fast
 
 
+MOST_GRID_ROWS = 65535  # grid axes y and z
+
+
 def cdiv(a: int, b: int) -> int:
     """a / b rounded up."""
     return -(-a // b)
@@ -44,6 +47,16 @@ def rows_by_eights(rows: int, q_rows: int) -> int:
     (8, 16, 64)
     """
     return min(rows, 8 * cdiv(q_rows, 8))
+
+
+def list_grid(length: int) -> tuple[int, int]:
+    """Grid axes y and z that hold a list of this length: few more blocks than entries.
+
+    >>> list_grid(70), list_grid(70_000)
+    ((70, 1), (35000, 2))
+    """
+    z = cdiv(length, MOST_GRID_ROWS)
+    return cdiv(length, z), z
 
 
 def default_rows(q_len: int, group: int, v_dim: int) -> int:

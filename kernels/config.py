@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import Any
 
-from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, default_rows
+from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, default_rows, next_power_of_2
 
 # Bytes of keys and values of a tile of the invariant launch: 64 keys of 128 + 128 bf16 elements.
 TILE_BYTES = 32768
+INVARIANT_KEYS = 256  # keys of its splits: of 128, 256 and 512 the fastest in the geometric mean (NOTES.md, step 28)
+SMALL_BLOCK = 2048  # rows x elements of a value that two warps compute as fast as four, with three tiles in flight
 KERNELS = ("stage1", MLA_HOPPER["kernel"])
 SPLIT_RULES = ("size", "count", "counts", "sizes")  # in the order of merge.BY_SIZE …
 
@@ -40,6 +42,12 @@ class LaunchConfig:
     merge's launch with stage 1; "chain" also stage 1's with whatever ran before it (it still waits for that to finish
     before it reads anything). `p_parts`: 1 rounds softmax weights to the cache's type for the second product, as most
     kernels do; 2 keeps twice the bits. `idle_requests`: extra grid rows that return at once, as engines launch.
+
+    `listed`: for requests of different lengths. In a grid of requests x `num_splits`, blocks of short requests find
+    nothing to do between others that work. Listed, stage 1 has a block for each entry of the list of live splits, whole
+    ones first (split_list.py); the bits are the same. `list_length`: entries that the grid holds, at least the
+    live splits of all requests plus the requests without keys; None: requests x `num_splits`. `live.list_length` bounds
+    it by the keys in the cache. Blocks past the list's end come last and return at once.
     """
 
     num_splits: int = 1
@@ -61,6 +69,8 @@ class LaunchConfig:
     pdl: str = "chain"
     idle_requests: int = 0
     kernel: str = "stage1"
+    listed: bool = False
+    list_length: int | None = None
 
     def __post_init__(self) -> None:
         def need(ok: bool, text: str) -> None:
@@ -83,12 +93,18 @@ class LaunchConfig:
         need(self.p_parts in (1, 2), "p_parts must be 1 or 2")
         need(self.stages >= 1, "stages must be at least 1")
         need(self.idle_requests >= 0, "idle_requests must not be negative")
+        need(not self.listed or not self.direct, "an unsplit launch has no list of splits")
+        need(
+            self.list_length is None or (self.listed and self.list_length >= 1),
+            "list_length must be at least 1, and is for listed launches",
+        )
         need(self.kernel in KERNELS, f"kernel must be one of {KERNELS}, not {self.kernel!r}")
         if self.kernel == MLA_HOPPER["kernel"]:
             wrong = [f"{name} {value}" for name, value in MLA_HOPPER.items() if getattr(self, name) != value]
             need(not wrong, f"kernel mla_stage1 has {', '.join(wrong)} only")
             need(self.merge == "kernel", "kernel mla_stage1 takes merge 'kernel' only")
             need(self.p_parts == 1, "kernel mla_stage1 takes p_parts 1 only")
+            need(not self.listed, "kernel mla_stage1 takes no list of splits")
         for name, low in (("tile_keys", 16), ("rows", 16), ("warps", 1), ("merge_warps", 1), ("merge_rows", 1),
                           ("merge_splits", 1), ("merge_dims", 16)):  # fmt: skip
             value = getattr(self, name)
@@ -125,6 +141,10 @@ class LaunchConfig:
         """Unsplit: stage 1 writes the output, nothing is merged."""
         return self.num_splits == 1 and self.split_rule == "count"
 
+    def on_grid(self, **changes: Any) -> LaunchConfig:
+        """A copy that launches the grid of requests and splits and no list, with some fields changed."""
+        return replace(self, listed=False, list_length=None, **changes)
+
     def replace(self, **changes: Any) -> LaunchConfig:
         """A copy with some fields changed."""
         return replace(self, **changes)
@@ -140,7 +160,7 @@ def invariant_config(
     kv_heads: int,
     head_dim: int,
     max_seq_len: int,
-    split_keys: int = 512,
+    split_keys: int = INVARIANT_KEYS,
     v_dim: int | None = None,
     mla: bool = False,
     q_len: int = 1,
@@ -156,10 +176,14 @@ def invariant_config(
     v_dim = head_dim if v_dim is None else v_dim
     key_bytes = (head_dim if mla else head_dim + v_dim) * kv_bytes_per_element
     rows = default_rows(q_len, q_heads // kv_heads, v_dim)
+    small = rows * next_power_of_2(v_dim) <= SMALL_BLOCK
     tile = max(16, min(64, 1 << round(log2(TILE_BYTES / key_bytes)), 4096 // rows))
     size = cdiv(split_keys, tile) * tile
-    shape: dict[str, Any] = {"tile_keys": tile, "rows": rows, "warps": 4, "stages": 2}
+    shape: dict[str, Any] = {
+        "tile_keys": tile, "rows": rows, "warps": 2 if small else 4, "stages": 3 if small else 2,
+        # The merge takes its states in steps of the same number whatever the longest request.
+        "merge_rows": 1, "merge_splits": 64, "merge_dims": min(32, max(16, next_power_of_2(v_dim))), "merge_warps": 1,
+    }  # fmt: skip
     if window is not None:
         shape["window_partition"] = "window"
-    # The merge takes its states in steps of the same number whatever the longest request: LaunchConfig's own default.
     return LaunchConfig.fixed_size(size, max_seq_len, **shape)

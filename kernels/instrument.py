@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from decodecalc_kernels.blocks import cdiv
+from decodecalc_kernels.blocks import cdiv, list_grid
 from decodecalc_kernels.config import LaunchConfig
 from decodecalc_kernels.launch import decode_attention
 
@@ -20,7 +20,8 @@ FIELDS = 6  # stage1.RECORD_FIELDS
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """Stage 1's blocks. Arrays [splits, requests (idle ones too), KV heads · row blocks] (grid axes z, y, x), int64.
+    """Stage 1's blocks. Arrays [splits, requests (idle ones too), KV heads · row blocks] (grid axes z, y, x; the same
+    order for a listed launch, whose grid has other axes), int64.
 
     `start`, `end`: keys walked (equal: walked none); `exited`: 1 when the block returned early; `sm`: where it ran,
     `begin_ns`, `finish_ns`: %globaltimer (coarse: about 1 µs steps or worse), these three -1 off NVIDIA GPUs.
@@ -68,9 +69,14 @@ def record_launch(
     group = q.shape[1] // k_cache.shape[2]
     row_blocks = cdiv(arguments.get("q_len", 1) * group, config.rows_used or config.rows)
     x = k_cache.shape[2] * row_blocks
-    y = arguments["seq_lens"].shape[0] + config.idle_requests
+    y = arguments["seq_lens"].shape[0] + (0 if config.listed else config.idle_requests)
     record = torch.full((config.num_splits, y, x, FIELDS), -1, dtype=torch.int64, device=q.device)
+    if config.listed:  # what is not live has no block
+        record[..., :2], record[..., 2] = 0, 1
     out = decode_attention(q, k_cache, v_cache, record=record, **arguments)
     fields = record.cpu().unbind(-1)
     start, end, exited, sm, begin, finish = fields
-    return out, LaunchRecord((x, y, config.num_splits), start, end, exited, sm, begin, finish)
+    grid = (x, y, config.num_splits)
+    if config.listed:
+        grid = (x, *list_grid(config.list_length or y * config.num_splits))
+    return out, LaunchRecord(grid, start, end, exited, sm, begin, finish)

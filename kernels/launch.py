@@ -10,10 +10,12 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, key_blocks, next_power_of_2, rows_by_eights
+from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, key_blocks, list_grid, next_power_of_2, rows_by_eights
 from decodecalc_kernels.choose import Problem, choose
 from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import merge_kernel
+from decodecalc_kernels.split_list import list_splits
+from decodecalc_kernels.split_list import split_list as room_for_list
 from decodecalc_kernels.stage1 import stage1_kernel
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -21,17 +23,26 @@ LOG2E = 1.4426950408889634
 # Up to this many blocks per SM the next launch's blocks may come as early as they can.
 EARLY_BLOCKS_PER_SM = 1.5
 
-# Element type of the matrix products by cache type. FP8 E4M3 converts to fp16 without loss (4 exponent bits, 3
-# mantissa bits), and in hardware; queries are then clamped to fp16's range.
+# A listed block holds its request and split in registers: at this tile, rows, warps and width of a value it would have
+# 104 of them, and four such blocks fit an SM instead of five.
+LIST_TIGHT, LIST_REGISTERS = (32, 16, 4, 128), 96
+WARP_GROUP_ROWS = 64  # of a block that Triton multiplies by warp groups on compute capability 9.0
+
+# Element type of the matrix products by cache type. FP8 (E4M3 and E5M2 have at most fp16's bits) and int8 convert to
+# fp16 without loss, in few instructions; queries are then clamped to fp16's range.
 _COMPUTE = {
     torch.bfloat16: tl.bfloat16,
     torch.float16: tl.float16,
     torch.float32: tl.float32,
     torch.float8_e4m3fn: tl.float16,
+    torch.float8_e5m2: tl.float16,
+    torch.int8: tl.float16,
 }
 
-
-_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8"}
+_NAMES = {
+    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8", torch.int8: "int8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,13 +50,15 @@ class Workspace:
     """Scratch of split launches; allocate once, share between layers and graph replays of one stream.
 
     `out` [tokens, q_heads, num_splits, v_dim], `max` (base-2 units) and `sum` [tokens, q_heads, num_splits], fp32;
-    `arrived` int32 counters of the fused merge, which every launch leaves at zero.
+    `arrived` int32 counters of the fused merge, which every launch leaves at zero. `entries`: the list of live splits
+    of listed launches that are given none.
     """
 
     out: torch.Tensor
     max: torch.Tensor
     sum: torch.Tensor
     arrived: torch.Tensor
+    entries: torch.Tensor
 
     @classmethod
     def allocate(
@@ -58,6 +71,7 @@ class Workspace:
             torch.empty(state, dtype=torch.float32, device=device),
             torch.empty(state, dtype=torch.float32, device=device),
             torch.zeros(max(tokens, requests) * q_heads, dtype=torch.int32, device=device),
+            room_for_list(max(tokens, requests) * num_splits, device),
         )
 
     def poison(self) -> None:
@@ -153,6 +167,7 @@ def decode_attention(
     query_start: torch.Tensor | None = None,
     holes: bool = False,
     split_values: torch.Tensor | None = None,
+    split_list: torch.Tensor | None = None,
     scale: float | None = None,
     window: int | None = None,
     softcap: float = 0.0,
@@ -175,9 +190,10 @@ def decode_attention(
     * q [T, q_heads, D]: bf16, fp16 or fp32. Request b's tokens are rows b·q_len … or, with `query_start` [B + 1] int32,
       rows query_start[b] … query_start[b + 1], at most `q_len` of them. Its token t sees keys up to
       seq_lens[b] - its tokens + t (causal), and with `window` only the last `window` of those, its own included.
-    * k_cache [pages, page, kv_heads, D], v_cache [pages, page, kv_heads, v_dim]: bf16, fp16, fp32 or fp8 e4m3 (values
-      times `k_scale` / `v_scale`: numbers, or one-element tensors read on the device). v_cache None: MLA, the value is
-      the first `v_dim` elements of the key, read once where `v_dim` is the largest power of two in D (576 / 512).
+    * k_cache [pages, page, kv_heads, D], v_cache [pages, page, kv_heads, v_dim]: bf16, fp16, fp32, fp8 e4m3 or e5m2, or
+      int8 (values times `k_scale` / `v_scale`: numbers, or tensors read on the device, of one element or one for each
+      KV head). v_cache None: MLA, the value is the first `v_dim` elements of the key, read once where `v_dim` is the
+      largest power of two in D (576 / 512).
     * seq_lens [B] int32, the query tokens counted in. 0 is an empty (padded) request: its output is zeros.
     * page_table [B, pages per request] int32; or kv_indptr [B + 1] and kv_indices int32, one cache slot
       (page · page size + place) per key.
@@ -185,6 +201,8 @@ def decode_attention(
       are: the padded lists of sparse attention. Every query token of a sparse layer has a list of its own: make it a
       request of one token (q_len 1) whose page_table row is its list, over the cache seen as pages of one key.
     * split_values [B] int32: counts or sizes, for those rules of `config`.
+    * split_list: of a listed launch, what `list_splits` made of the same config and lengths, once for all layers. None
+      makes it anew in the workspace, with a kernel of its own.
     * sinks [q_heads]: a logit per head that joins the softmax's sum once.
     * lse [T, q_heads] fp32 (optional, written): natural log-sum-exp per row, sinks included, -inf for empty requests.
     * out [T, q_heads, v_dim]: written and returned; allocated in q's type when None.
@@ -193,8 +211,9 @@ def decode_attention(
     waits for the device, so the call can be captured in a CUDA graph and replayed after `seq_lens`, `page_table`,
     `split_values` or the cache changed in place. `run`: "stage1" or "merge" launches that kernel alone (timing).
 
-    Splits beyond the grid are not read: `config.num_splits · keys per split` must cover the longest request. Raises
-    ValueError for shapes, types or a config that do not fit; lengths are on the device and are not looked at.
+    Splits beyond the grid are not read: `config.num_splits · keys per split` must cover the longest request, and
+    `config.list_length` all live splits. Raises ValueError for shapes, types or a config that do not fit; lengths are
+    on the device and are not looked at.
     """
     tokens, q_heads, d = q.shape
     mla = v_cache is None
@@ -262,6 +281,7 @@ def decode_attention(
             )
         )
     rule = SPLIT_RULES.index(config.split_rule)
+    _check(config.listed or split_list is None, "split_list is for listed launches")
     _check(rule < 2 or split_values is not None, f"split_rule {config.split_rule!r} needs split_values")
     window = window or 0
     if out is None:
@@ -283,6 +303,12 @@ def decode_attention(
     compute = _COMPUTE[k_cache.dtype]
     scale = d**-0.5 if scale is None else scale
     k_tensor, v_tensor = isinstance(k_scale, torch.Tensor), isinstance(v_scale, torch.Tensor)
+    scale_counts = {t.numel() for t in (k_scale, v_scale) if isinstance(t, torch.Tensor)}
+    _check(
+        scale_counts in (set(), {1}, {kv_heads}),
+        "k_scale and v_scale in tensors must both have one element, or both one for each KV head",
+    )
+    scale_group = group if scale_counts == {kv_heads} else q_heads  # query heads that share an element
     scale_k = scale * (1.0 if k_tensor else float(k_scale))
     on_cuda = on_nvidia(q.device)
     pdl = config.pdl if pdl_supported(q.device) else "none"
@@ -300,16 +326,25 @@ def decode_attention(
     states = (workspace.out, workspace.max, workspace.sum) if workspace is not None and not direct else (None,) * 3
     same_layout = k_cache.stride() == v_cache.stride()
     wide = max(_extent(k_cache), _extent(v_cache)) >= 2**31
-    # FP8 values in pairs: NVIDIA 8.9 and later, where the conversion is one instruction.
+    # Values of one byte in pairs; E4M3 on NVIDIA 8.9 and later, where the conversion is one instruction. Not for blocks
+    # of warp-group products, which take values from shared memory anyway (and whose descriptors of the second half
+    # ptxas 12.8 overwrites: wrong results at a width of 64).
     v_pairs = (
-        k_cache.dtype == torch.float8_e4m3fn and on_cuda and not shared and v_dim % 2 == 0
+        k_cache.element_size() == 1 and on_cuda and not shared and v_dim % 2 == 0 and config.rows < WARP_GROUP_ROWS
         and all(n % 2 == 0 for n in (*v_cache.stride()[:3], v_cache.data_ptr()))
-        and torch.cuda.get_device_capability(q.device) >= (8, 9)
+        and (k_cache.dtype != torch.float8_e4m3fn or torch.cuda.get_device_capability(q.device) >= (8, 9))
     )  # fmt: skip
     page_shift = page.bit_length() - 1 if page & (page - 1) == 0 else -1
     clamp = int(config.window_partition == "window")
 
     grid = (kv_heads * row_blocks, requests + config.idle_requests, config.num_splits)
+    if config.listed:
+        grid = (grid[0], *list_grid(config.list_length or requests * config.num_splits))
+        if split_list is None and workspace is not None and run in ("both", "stage1"):
+            split_list = list_splits(
+                config, seq_lens, q_len=q_len, query_start=query_start, split_values=split_values, window=window,
+                out=workspace.entries,
+            )  # fmt: skip
     # Blocks of the next launch that come early sit on SMs where this one's are still at work, and the rest of them
     # then has to crowd elsewhere: up to 16 % slower (NOTES.md). A launch that leaves most slots free has room for both.
     crowded = on_cuda and grid[0] * grid[1] * grid[2] > EARLY_BLOCKS_PER_SM * _sm_count(q.device)
@@ -335,6 +370,8 @@ def decode_attention(
         )  # fmt: skip
     elif run in ("both", "stage1"):
         options = chained
+        if config.listed and on_cuda and (config.tile_keys, config.rows, config.warps, v_block) == LIST_TIGHT:
+            options = {**chained, "maxnreg": LIST_REGISTERS}
         stage1_kernel[grid](
             q, k_cache, v_cache, out, lse if direct or fused else None, *states,
             workspace.arrived if fused and workspace is not None else None,
@@ -344,7 +381,7 @@ def decode_attention(
             scale_k / softcap if softcap else scale_k * LOG2E, softcap * LOG2E,
             1.0 if v_tensor else float(v_scale),
             *splits[1:], config.num_splits, requests, group, q_heads, *strides,
-            0 if flat else page_table.stride(0),
+            0 if flat else page_table.stride(0), split_list, scale_group,
             ROW_BLOCKS=row_blocks, Q_LEN=q_len, D=d, D1=d1, D2=d2, D_V=v_dim, DV_BLOCK=v_block,
             SHARED_KV=shared, SAME_LAYOUT=same_layout,
             WIDE=wide, V_PAIRS=v_pairs, PAGE=page, PAGE_SHIFT=page_shift, FLAT=flat, HOLES=holes,
@@ -355,14 +392,14 @@ def decode_attention(
             MERGE_ROWS=next_power_of_2(min(rows_used, q_len * group)) if fused else 0,
             MERGE_SPLITS=config.merge_splits if fused else 0,
             RECORD=record is not None, ON_CUDA=on_cuda, PDL=pdl != "none", LATE=crowded and direct,
-            num_warps=config.warps, num_stages=config.stages, **options,
+            LISTED=config.listed, num_warps=config.warps, num_stages=config.stages, **options,
         )  # fmt: skip
     if run in ("both", "merge") and not direct and not fused:
         dims = min(config.merge_dims, v_block)
         options = {"launch_pdl": True} if pdl != "none" else {}
         merge_kernel[(cdiv(q_len * q_heads, config.merge_rows), requests, cdiv(v_dim, dims))](
             *states, out, lse, seq_lens, query_start, splits[0], sinks, v_scale if v_tensor else None,
-            1.0 if v_tensor else float(v_scale), *splits[1:], config.num_splits, q_heads,
+            1.0 if v_tensor else float(v_scale), *splits[1:], config.num_splits, q_heads, scale_group,
             out.stride(0), out.stride(1),
             Q_LEN=q_len, WINDOW=window, CLAMP=clamp, D_V=v_dim, ROWS=config.merge_rows,
             SPLITS=config.merge_splits, DIMS=dims, PDL=pdl != "none", LATE=crowded,

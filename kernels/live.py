@@ -41,6 +41,13 @@ def live_splits(keys, split_keys):
     return (keys + split_keys - (split_keys > 0)) // (split_keys + (split_keys == 0))
 
 
+def list_length(keys, split_keys, requests):
+    """The most entries that the list of live splits of `requests` requests can have which share `keys` keys, in splits
+    of `split_keys` keys: a request of L keys has at most L / split_keys whole splits before its last one, and every
+    request has one entry at least."""
+    return keys // split_keys + requests
+
+
 def split_end(start, split_keys, seq_len):
     """The end of the split that starts at key `start`: its own length or the request's end, whichever is first."""
     end = start + split_keys

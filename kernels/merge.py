@@ -54,8 +54,8 @@ BY_SIZES = tl.constexpr(3)  # a length per request: a device array
 @triton.jit
 def split_keys_for(request, keys, split_values_ptr, rule, split_value, split_unit):
     """Keys per split of `request`, whose partition covers `keys` keys. `split_values_ptr` is read by rules of one value
-    a request only."""
-    value = split_value
+    a request only. `request` and `keys` may be vectors."""
+    value = split_value + request * 0
     if (rule == BY_COUNTS) | (rule == BY_SIZES):
         value = tl.load(split_values_ptr + request)
     if (rule == BY_COUNT) | (rule == BY_COUNTS):
@@ -118,7 +118,7 @@ def load_sink(sinks_ptr, head, valid, HAS_SINKS: tl.constexpr):
         return tl.zeros_like(head).to(tl.float32) + float("-inf")
 
 
-@triton.jit(do_not_specialize=["rule", "num_splits", "split_value", "split_unit", "q_heads"])
+@triton.jit(do_not_specialize=["rule", "num_splits", "split_value", "split_unit", "q_heads", "scale_group"])
 def merge_kernel(
     part_out_ptr,
     part_max_ptr,
@@ -136,6 +136,7 @@ def merge_kernel(
     split_unit,
     num_splits,
     q_heads,
+    scale_group,  # query heads that share an element of v_scale_ptr
     out_stride_token,
     out_stride_head,
     Q_LEN: tl.constexpr,
@@ -180,7 +181,7 @@ def merge_kernel(
     )  # fmt: skip
     out = tl.where(keys > 0, out, 0.0)
     if v_scale_ptr is not None:
-        out *= tl.load(v_scale_ptr)
+        out *= tl.load(v_scale_ptr + head // scale_group)[:, None]
     out *= v_scale
     at = token.to(tl.int64)[:, None] * out_stride_token + head[:, None] * out_stride_head + d[None, :]
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=valid[:, None] & (d < D_V)[None, :])

@@ -28,8 +28,8 @@ def gather_cache(
         token = kv_indices[int(kv_indptr[request]) : int(kv_indptr[request]) + seq_len].long()  # [L]
         token = token[token >= 0]
         pages, slots = token // page, token % page
-    if cache.dtype == torch.float8_e4m3fn:  # no indexing kernels for FP8: index its bytes
-        return cache.view(torch.uint8)[pages, slots].view(torch.float8_e4m3fn).double()
+    if cache.is_floating_point() and cache.element_size() == 1:  # no indexing kernels for FP8: index its bytes
+        return cache.view(torch.uint8)[pages, slots].view(cache.dtype).double()
     return cache[pages, slots].double()
 
 
@@ -59,7 +59,7 @@ def decode_attention_reference(
     if v_cache is None:
         v_cache = k_cache[..., :v_dim]
     scale = d**-0.5 if scale is None else scale
-    k_scale, v_scale = float(k_scale), float(v_scale)
+    k_scale, v_scale = (torch.as_tensor(x, device=q.device).double().view(-1, 1) for x in (k_scale, v_scale))
     out = torch.zeros(tokens, q_heads, v_cache.shape[3], dtype=torch.float64, device=q.device)
     lse = torch.full((tokens, q_heads), float("-inf"), dtype=torch.float64, device=q.device)
 

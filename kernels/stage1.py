@@ -1,6 +1,7 @@
 """Stage 1 of split-K decode attention: each block walks one split's keys and leaves a partial softmax state.
 
-One block = one (KV head, block of query rows, request, split). Query rows are (token, head of the group) pairs packed
+One block = one (KV head, block of query rows, request, split); which request and split, its place in the grid says, or
+with LISTED its place in the list of live splits (split_list.py). Query rows are (token, head of the group) pairs packed
 token-major: row r is token r // group, head r % group, so one pass over the keys serves a whole group and all query
 tokens. The loop is the online softmax in base 2: scores times log2 e, 2^x instead of e^x.
 
@@ -33,6 +34,7 @@ from decodecalc_kernels.merge import (
     on_device,
     split_keys_for,
 )
+from decodecalc_kernels.split_list import ENTRY_FIELDS
 
 try:
     from triton.language.extra.cuda import globaltimer, smid
@@ -55,9 +57,13 @@ RECORD_FIELDS = tl.constexpr(6)
 
 
 @triton.jit
-def record_block(record_ptr, start, end, exited, t0, ON_CUDA: tl.constexpr):
-    """Write this block's record at its linear place in the grid (x fastest)."""
-    block = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
+def record_block(record_ptr, start, end, exited, t0, ON_CUDA: tl.constexpr, place=None):
+    """Write this block's record. `place` is its (split, request), request fastest; None: its place in the grid."""
+    if place is None:
+        row = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+    else:
+        row = place
+    block = row * tl.num_programs(0) + tl.program_id(0)
     at = record_ptr + block.to(tl.int64) * RECORD_FIELDS
     tl.store(at, start)
     tl.store(at + 1, end)
@@ -113,27 +119,65 @@ def load_rows(rows, d, there, WIDTH: tl.constexpr, BLOCK: tl.constexpr, HOLES: t
 
 
 @triton.jit
-def unpack_fp8_pairs(pairs):
-    """int16 pairs of FP8 E4M3 -> (low bytes, high bytes), each fp16, in NVIDIA's conversion instruction.
+def unpack_pairs(pairs, TYPE: tl.constexpr):
+    """int16 pairs of one-byte elements of a cache of TYPE -> (low bytes, high bytes), each fp16, without loss.
 
     Two neighbours along d travel as one 16-bit element, because the tensor cores' transposing loads of V move 16-bit
     elements: single bytes would be loaded one at a time.
+
+    E4M3 takes NVIDIA's conversion instruction. E5M2 is the upper half of an fp16. An int8 with its sign bit flipped is
+    the mantissa of 1024 + (x + 128) in fp16, of which 1152 is subtracted (integers have no conversion of full speed).
     """
-    return tl.inline_asm_elementwise(
-        """{
-            .reg .b32 bytes;
-            .reg .b16 low, high;
-            prmt.b32 bytes, $2, 0, 0x3120;
-            mov.b32 {low, high}, bytes;
-            cvt.rn.f16x2.e4m3x2 $0, low;
-            cvt.rn.f16x2.e4m3x2 $1, high;
-        }""",
-        "=r,=r,r",
-        [pairs],
-        dtype=(tl.float16, tl.float16),
-        is_pure=True,
-        pack=2,
-    )
+    if tl.float8e5 == TYPE:
+        return tl.inline_asm_elementwise(
+            "prmt.b32 $0, $2, 0, 0x2404; prmt.b32 $1, $2, 0, 0x3414;",
+            "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
+        )  # fmt: skip
+    elif tl.int8 == TYPE:
+        return tl.inline_asm_elementwise(
+            """{
+                .reg .b32 flipped, low, high, base;
+                mov.b32 base, 0x64806480;
+                xor.b32 flipped, $2, 0x80808080;
+                prmt.b32 low, flipped, 0x64646464, 0x4240;
+                prmt.b32 high, flipped, 0x64646464, 0x4341;
+                sub.f16x2 $0, low, base;
+                sub.f16x2 $1, high, base;
+            }""",
+            "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+                .reg .b32 bytes;
+                .reg .b16 low, high;
+                prmt.b32 bytes, $2, 0, 0x3120;
+                mov.b32 {low, high}, bytes;
+                cvt.rn.f16x2.e4m3x2 $0, low;
+                cvt.rn.f16x2.e4m3x2 $1, high;
+            }""",
+            "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
+        )  # fmt: skip
+
+
+@triton.jit
+def widen(x, COMPUTE: tl.constexpr, ON_CUDA: tl.constexpr):
+    """Elements of the cache in the matrix products' type, without loss."""
+    if ON_CUDA and x.dtype == tl.int8 and tl.float16 == COMPUTE:
+        return tl.inline_asm_elementwise(
+            """{
+                .reg .b32 flipped, low, high, base;
+                mov.b32 base, 0x64806480;
+                xor.b32 flipped, $2, 0x80808080;
+                prmt.b32 low, flipped, 0x64646464, 0x4140;
+                prmt.b32 high, flipped, 0x64646464, 0x4342;
+                sub.f16x2 $0, low, base;
+                sub.f16x2 $1, high, base;
+            }""",
+            "=&r,=&r,r", [x], dtype=tl.float16, is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        return x.to(COMPUTE)
 
 
 @triton.jit
@@ -150,6 +194,31 @@ def in_register(x, ON_CUDA: tl.constexpr):
     compared once for the warp, and the result then moved to a predicate again for every load of a tile."""
     if ON_CUDA:
         return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        return x
+
+
+@triton.jit
+def differing(x, ON_CUDA: tl.constexpr):
+    """x itself, where the compiler cannot see that it is the same in all threads: what is loaded from one place is, and
+    a copy does not always hide it. No lane has the highest bit in the mask of the lanes below it."""
+    if ON_CUDA:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 none; mov.u32 none, %lanemask_lt; shr.u32 none, none, 31; add.s32 $0, $1, none; }",
+            "=r,r", [x], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        return x
+
+
+@triton.jit
+def same_in_warp(x, ON_CUDA: tl.constexpr):
+    """x itself, which is the same in all threads, where the compiler sees that it is (the result of a reduction over
+    the warp): addresses that follow from it are then computed once for the warp, as those from the block's place."""
+    if ON_CUDA:
+        return tl.inline_asm_elementwise(
+            "redux.sync.max.s32 $0, $1, 0xffffffff;", "=r,r", [x], dtype=tl.int32, is_pure=False, pack=1
+        )
     else:
         return x
 
@@ -206,7 +275,9 @@ def write_empty(
         tl.store(lse_ptr + token * q_heads + head, tl.full([ROWS], float("-inf"), tl.float32), mask=valid)
 
 
-@triton.jit(do_not_specialize=["rule", "num_splits", "split_value", "split_unit", "requests", "group", "q_heads"])
+@triton.jit(
+    do_not_specialize=["rule", "num_splits", "split_value", "split_unit", "requests", "group", "q_heads", "scale_group"]
+)
 def stage1_kernel(
     q_ptr,  # [tokens, q_heads, D]
     k_ptr,  # [pages, page, kv_heads, D]
@@ -224,7 +295,7 @@ def stage1_kernel(
     split_values_ptr,  # [requests] counts or sizes; read under rules BY_COUNTS, BY_SIZES
     sinks_ptr,  # [q_heads] or None
     k_scale_ptr,
-    v_scale_ptr,  # one element each, or None
+    v_scale_ptr,  # one element for all, or one for each KV head; or None
     record_ptr,
     scale_log2,  # softmax scale · log2 e (with SOFTCAP: the softmax scale / cap)
     softcap_log2,  # cap · log2 e
@@ -247,6 +318,8 @@ def stage1_kernel(
     out_stride_token,
     out_stride_head,
     table_stride,
+    list_ptr,  # [1 + entries, ENTRY_FIELDS] int32; LISTED only
+    scale_group,  # query heads that share an element of the scales
     ROW_BLOCKS: tl.constexpr,  # of a KV head
     Q_LEN: tl.constexpr,  # the longest
     D: tl.constexpr,
@@ -257,7 +330,7 @@ def stage1_kernel(
     SHARED_KV: tl.constexpr,  # the value is the key's first D1 elements (MLA): read once
     SAME_LAYOUT: tl.constexpr,  # K and V have the same strides: one offset serves both
     WIDE: tl.constexpr,  # offsets into the cache need 64 bits
-    V_PAIRS: tl.constexpr,  # FP8 values travel in pairs (unpack_fp8_pairs)
+    V_PAIRS: tl.constexpr,  # values of one byte travel in pairs (unpack_pairs)
     PAGE: tl.constexpr,
     PAGE_SHIFT: tl.constexpr,  # log2 of PAGE, -1 when it is no power of two
     FLAT: tl.constexpr,
@@ -280,12 +353,12 @@ def stage1_kernel(
     ON_CUDA: tl.constexpr,
     PDL: tl.constexpr,
     LATE: tl.constexpr,  # let the next launch's blocks come when this one's loops end, not when they begin
+    LISTED: tl.constexpr,
 ):
-    """Grid (KV heads · row blocks, requests, splits); extra values of axis 1 exit at once."""
+    """Grid (KV heads · row blocks, requests, splits); extra values of axis 1 exit at once. LISTED: axes 1 and 2 (1
+    fastest) count the list of live splits, and blocks past its end exit at once."""
     kv_head = tl.program_id(0) // ROW_BLOCKS
     row_block = tl.program_id(0) % ROW_BLOCKS
-    request = tl.program_id(1)
-    split = tl.program_id(2)
     t0 = 0
     if RECORD and ON_CUDA:
         t0 = globaltimer()
@@ -293,10 +366,25 @@ def stage1_kernel(
         gdc_wait()  # whatever ran before may have written anything we read
         if not LATE:
             gdc_launch_dependents()
-    if request >= requests:
-        if RECORD:
-            record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
-        return
+    if LISTED:
+        item = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+        entry = list_ptr + (item + 1) * ENTRY_FIELDS
+        entries = tl.load(list_ptr)
+        request = tl.load(entry)
+        split = tl.load(entry + 1)
+        start = tl.load(entry + 2)
+        end = tl.load(entry + 3)
+        if item >= entries:
+            return
+        request = same_in_warp(request, ON_CUDA)
+        split = same_in_warp(split, ON_CUDA)
+    else:
+        request = tl.program_id(1)
+        split = tl.program_id(2)
+        if request >= requests:
+            if RECORD:
+                record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
+            return
 
     # ---- what this block walks
     seq_len = tl.load(seq_lens_ptr + request)
@@ -314,6 +402,8 @@ def stage1_kernel(
     if DIRECT:
         # The only split of an empty request must still write its zeros.
         alive = has_rows
+    elif LISTED:
+        alive = has_rows & (start < end)
     else:
         alive = has_rows & is_live(split, split_keys, keys_total)
     if not alive:
@@ -323,17 +413,20 @@ def stage1_kernel(
                     out_ptr, lse_ptr, row0, token0, q_len, kv_head, group, q_heads, out_stride_token,
                     out_stride_head, Q_LEN, ROWS, ROWS_USED, D_V, DV_BLOCK,
                 )  # fmt: skip
-        if RECORD:
+        if RECORD and not LISTED:
             record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
         return
     if DIRECT:
         start = begin
         end = seq_len
-    else:
+    elif not LISTED:
         start = begin + split * split_keys
         end = split_end(start, split_keys, seq_len)
     start = walk_start(start, seq_len, q_len, WINDOW, TILE)
-    end = in_register(end, ON_CUDA)
+    if LISTED and (V_PAIRS or TILE < 64):  # elsewhere a copy suffices, and the loop is a little shorter
+        end = differing(end, ON_CUDA)
+    else:
+        end = in_register(end, ON_CUDA)
 
     # ---- first page numbers and the queries
     if FLAT:
@@ -368,7 +461,7 @@ def stage1_kernel(
     k_base = k_ptr + kv_head.to(tl.int64) * k_stride_head
     v_base = v_ptr + kv_head.to(tl.int64) * v_stride_head
     if k_scale_ptr is not None:
-        scale_log2 *= tl.load(k_scale_ptr)
+        scale_log2 *= tl.load(k_scale_ptr + kv_head * group // scale_group)
 
     m = tl.full([ROWS], float("-inf"), tl.float32)
     # Sums are kept per column of the tile and reduced after the loop: one cross-warp reduction less per tile.
@@ -417,9 +510,11 @@ def stage1_kernel(
                 v = load_rows(v_base + offset, d_v, valid, D_V, DV_BLOCK, HOLES)  # [TILE, DV_BLOCK]
         pages = tl.load(table_row + page_index(tl.minimum(keys + TILE, end - 1), PAGE, PAGE_SHIFT, FLAT))
 
-        s = product(q1, tl.trans(k1.to(COMPUTE)), tl.zeros([ROWS, TILE], tl.float32), OPERAND)  # [ROWS, TILE]
+        s = product(
+            q1, tl.trans(widen(k1, COMPUTE, ON_CUDA)), tl.zeros([ROWS, TILE], tl.float32), OPERAND
+        )  # [ROWS, TILE]
         if D2 > 0:
-            s = product(q2, tl.trans(k2.to(COMPUTE)), s, OPERAND)
+            s = product(q2, tl.trans(widen(k2, COMPUTE, ON_CUDA)), s, OPERAND)
         if SOFTCAP:
             # cap · tanh(score / cap), with tanh(x) = 1 - 2 / (1 + e^2x) of x = score / cap
             s = softcap_log2 * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * (s * scale_log2))))
@@ -447,14 +542,14 @@ def stage1_kernel(
         acc = acc * alpha[:, None]
         p_high = p.to(COMPUTE)
         if V_PAIRS:
-            v_even, v_odd = unpack_fp8_pairs(v)
+            v_even, v_odd = unpack_pairs(v, v_ptr.dtype.element_ty)
             acc = product(p_high, v_even, acc, OPERAND)
             acc_odd = product(p_high, v_odd, acc_odd * alpha[:, None], OPERAND)
         else:
             if SHARED_KV:
-                v_c = k1.to(COMPUTE)
+                v_c = widen(k1, COMPUTE, ON_CUDA)
             else:
-                v_c = v.to(COMPUTE)
+                v_c = widen(v, COMPUTE, ON_CUDA)
             acc = product(p_high, v_c, acc, OPERAND)
         if P_PARTS == 2:
             p_low = (p - p_high.to(tl.float32)).to(COMPUTE)
@@ -479,7 +574,7 @@ def stage1_kernel(
     out_at = out_ptr + token_row[:, None] * out_stride_token + head[:, None] * out_stride_head + d_v[None, :]
     if DIRECT:
         if v_scale_ptr is not None:
-            v_scale *= tl.load(v_scale_ptr)
+            v_scale *= tl.load(v_scale_ptr + kv_head * group // scale_group)
         sink = load_sink(sinks_ptr, head, row_valid, sinks_ptr is not None)
         m_all = tl.maximum(m, sink)
         m_ref = tl.where(m_all == float("-inf"), 0.0, m_all)
@@ -514,7 +609,7 @@ def stage1_kernel(
                     tl.minimum(expected, num_splits), d_v, D_V, MERGE_ROWS, MERGE_SPLITS, DV_BLOCK,
                 )  # fmt: skip
                 if v_scale_ptr is not None:
-                    v_scale *= tl.load(v_scale_ptr)
+                    v_scale *= tl.load(v_scale_ptr + kv_head * group // scale_group)
                 merged *= v_scale
                 at = mtoken[:, None] * out_stride_token + mhead[:, None] * out_stride_head + d_v[None, :]
                 tl.store(
@@ -526,4 +621,7 @@ def stage1_kernel(
                     tl.store(lse_ptr + mtoken * q_heads + mhead, lse * LN2, mask=mvalid)
     if RECORD:
         # A live split whose keys all lie before the window walked nothing.
-        record_block(record_ptr, tl.minimum(start, end), end, 0, t0, ON_CUDA)
+        if LISTED:
+            record_block(record_ptr, tl.minimum(start, end), end, 0, t0, ON_CUDA, split * requests + request)
+        else:
+            record_block(record_ptr, tl.minimum(start, end), end, 0, t0, ON_CUDA)

@@ -252,7 +252,7 @@ def kernel_calls(
     split_values: Sequence[int] | None = None,
 ) -> list[Callable[[], Any]]:
     """`count` calls of the bundled kernel on requests of these lengths: `count` layers, each with its own KV."""
-    from decodecalc_kernels import Workspace, decode_attention
+    from decodecalc_kernels import Workspace, decode_attention, list_splits
 
     requests, q_type = len(lens), torch.float16 if pool.dtype == "fp16" else torch.bfloat16
     assert q_heads % pool.kv_heads == 0
@@ -265,6 +265,8 @@ def kernel_calls(
     more: dict[str, Any] = {} if pool.v is not None else {"v_dim": pool.v_dim}
     if split_values is not None:
         more["split_values"] = torch.tensor(list(split_values), dtype=torch.int32, device="cuda")
+    if config.listed:  # once a step, not with every layer
+        more["split_list"] = list_splits(config, on_device, split_values=more.get("split_values"))
     table = pool.table(lens, shared)
 
     def call(k: torch.Tensor, v: torch.Tensor | None) -> Callable[[], Any]:

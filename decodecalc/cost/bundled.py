@@ -5,7 +5,8 @@ number of tiles, so that long requests get more splits and every block does the 
 splits are another engine's, and everything else (tile, rows, warps, stages, merge) stays the bundled kernel's. This
 separates the cost of the engine's rule from the cost of its kernel.
 
-Grid (KV heads x row blocks, requests, splits); merge grid (query tokens x query heads / rows of a block, requests,
+Grid (KV heads x row blocks, requests, splits), or where requests differ in length (KV heads x row blocks, live splits
+of all requests); merge grid (query tokens x query heads / rows of a block, requests,
 value dims / dims of a block), as `decodecalc_kernels.blocks.merge_shape` shapes blocks by splits and output rows.
 Source: kernels/launch.py, kernels/config.py, kernels/blocks.py of this repository.
 """
@@ -87,7 +88,7 @@ class Bundled(Policy):
 
     def combinations(self, options: BundledOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """What the version takes."""
-        return (Takes(sparse=True, cache_dtypes=FLOATS),)
+        return (Takes(sparse=True, cache_dtypes=(*FLOATS, "int8")),)
 
     def launches(
         self,

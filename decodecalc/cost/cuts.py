@@ -83,6 +83,9 @@ class Cuts(NamedTuple):
     """Key ranges of the steps whose partition has no size: of every class, or of every request in turn."""
     by_request: bool = False
     """Whether blocks start request by request, rather than split by split."""
+    listed: BoolArray | None = None
+    """Steps that launch a block for each live split alone, the last split of each request after all whole ones, the
+    longest first [N]."""
     pieces_in_turn: Callable[[int], tuple[int, ...]] | None = None
     """How many splits each persistent block of a step walks in turn; None: one."""
 
@@ -102,11 +105,14 @@ class Cuts(NamedTuple):
 
     def order(self, n: int) -> Blocks:
         """Blocks of step n in launch order: split slowest, then request, then the blocks of a split; or request by
-        request. A persistent block that walks several pieces is one block, of the first one's request and split."""
+        request; or by the list of live splits. A persistent block that walks several pieces is one block, of the first
+        one's request and split."""
         if n in self.irregular:
             tiles, columns = self._walked(n)
         else:
             tiles, columns = self.tiles_of(np.arange(int(self.live[n].max(initial=0)))[:, None], n), self.blocks[n]
+        if self.listed is not None and self.listed[n]:
+            return _in_list(tiles, self.live[n], columns)
         launched = int(self.launched[n])
         idle = self.has_idle and launched * int(columns.sum()) <= MOST_IDLE
         if idle and launched > len(tiles):
@@ -189,6 +195,16 @@ class Cuts(NamedTuple):
         return [(np.where(dealt, t[0], k[0]), np.where(dealt, t[1], k[1])) for t, k in zip(turns, kinds)]
 
 
+def _in_list(tiles: IntArray, live: IntArray, columns: IntArray) -> Blocks:
+    """Blocks with work of a listed launch: whole splits request by request, then each one's last, the longest first."""
+    split, request = (x.T.reshape(-1) for x in np.indices(tiles.shape))
+    walked, last = tiles.T.reshape(-1), split == live[request] - 1
+    last_ones = np.flatnonzero(last)
+    order = np.concatenate([np.flatnonzero(~last), last_ones[np.argsort(-walked[last_ones], kind="stable")]])
+    order = np.repeat(order, np.where(walked[order] > 0, columns[request[order]], 0))
+    return Blocks(walked[order], request[order], split[order])
+
+
 def walked_keys(start: Any, end: Any, begin: Any) -> Any:
     """Keys that a split from `start` to `end` walks when the request is read from `begin` on: at least one, because a
     split that has work has at least one tile."""
@@ -244,6 +260,7 @@ def cuts_of(batches: Batches, found: Launches, tile_keys: Any, *, by_request: bo
         launched=np.broadcast_to(np.asarray(found.launched), (n,)),
         has_idle=not (found.shared_slots or by_request),
         by_request=by_request or found.pieces_in_turn is not None,
+        listed=np.broadcast_to(np.asarray(found.listed), (n,)),
         pieces_in_turn=found.pieces_in_turn,
         counts=batches.counts,
         dealt=dealt,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.cost.calibration import Calibration
-from decodecalc.cost.own_launch import in_warp_groups
+from decodecalc.cost.own_launch import in_warp_groups, list_entries
 from decodecalc.cost.tuning import tune
 from decodecalc.geometry import Geometry
-from decodecalc.intmath import next_power_of_2
+from decodecalc.intmath import cdiv, next_power_of_2
 from decodecalc.kvcache import KvCache
+from decodecalc.launch.arrays import Batches, visible_start
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -65,6 +66,10 @@ def launch_config(
     if best.splits == 1:
         return LaunchConfig(**shape)
     merge = merge_shape(best.splits, batch.size * batch.max_q_len * geo.q_heads, geo.v_dim)
+    if not (batch.is_uniform or in_warp_groups(best.warps)):
+        batches = Batches.single(batch)
+        keys = batches.seq_lens - visible_start(batches, geo.window)
+        shape.update(listed=True, list_length=int(list_entries(batches, cdiv(keys, best.split_keys))[0]))
     return LaunchConfig(num_splits=best.splits, split_rule="size", split_value=best.split_keys, **shape, **merge)
 
 

@@ -63,6 +63,7 @@ class Work(NamedTuple):
     merge_kernels: kernels that run after stage 1 to merge; None where every split step has one. merge_walks: splits
     that the merge's loop visits for a row, with a state or without; None: the live ones. repeating: how many of the
     blocks walk the first request's keys once more (they are among blocks and tiles_total); repeating_tiles: each.
+    listed: whether the blocks come by the list of live splits (`Launches.listed`).
     """
 
     blocks: Any
@@ -88,6 +89,7 @@ class Work(NamedTuple):
     repeating: Any = 0
     repeating_tiles: Any = 0
     io_bytes: Any = 0
+    listed: Any = False
 
 
 class Terms(NamedTuple):

@@ -1,6 +1,7 @@
 """What the bundled kernel launches: its rows, grid and partial states, for its own splits or another engine's.
 
-Grid (KV heads x row blocks, requests, splits). A row block is as many query rows (tokens x heads of a group) as one
+Grid (KV heads x row blocks, requests, splits), or where requests differ in length (KV heads x row blocks, live splits
+of all requests): kernels/split_list.py. A row block is as many query rows (tokens x heads of a group) as one
 block takes. Source: kernels/launch.py and kernels/blocks.py of this repository.
 
 There are two stage-1 kernels. `stage1_kernel` takes everything. `mla_stage1_kernel` computes latent attention with many
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decodecalc.cost.cuts import alike
 from decodecalc.intmath import IntArray, cdiv, distinct
 from decodecalc.launch.arrays import Batches, BoolArray, KernelArray, Launches, visible_start
 
@@ -99,9 +101,10 @@ def equal_splits(
     keys, size = batches.seq_lens - first, split_keys[:, None]
     launched = np.maximum(cdiv(batches.largest(keys), split_keys), 1)
     live = np.where(has_work(batches), cdiv(keys, size), 0)
+    listed = (launched > 1) & ~alike(batches) & ~np.asarray(in_warp_groups(warps))
     return _launches(
         geo, batches, tile_keys, rows, launched, live, determinism=determinism, working=None, split_keys=size,
-        first_key=first, keys_read=keys, warps=warps,
+        first_key=first, keys_read=keys, warps=warps, listed=listed,
     )  # fmt: skip
 
 
@@ -117,6 +120,22 @@ def under_rule(found: Launches, geo: Geometry, batches: Batches, tile_keys: Any,
     )  # fmt: skip
 
 
+def list_entries(batches: Batches, live: IntArray) -> IntArray:
+    """Entries of the list of live splits of each step [N]: a request without keys has one too."""
+    return batches.total(np.maximum(live, 1))
+
+
+def _grid_rows(batches: Batches, launched: IntArray, live: IntArray, listed: Any) -> tuple[Any, Any]:
+    """Grid axes y and z [N]."""
+    if not np.any(listed):
+        return batches.batch, launched
+    from decodecalc_kernels.blocks import MOST_GRID_ROWS
+
+    entries = list_entries(batches, live)
+    z = cdiv(entries, MOST_GRID_ROWS)
+    return np.where(listed, cdiv(entries, z), batches.batch), np.where(listed, z, launched)
+
+
 def has_work(batches: Batches) -> BoolArray:
     """Which requests have keys and query tokens [N, R]."""
     return (batches.seq_lens > 0) & (batches.q_lens > 0)
@@ -129,7 +148,7 @@ def _launches(
     of_request = rows[:, None] if isinstance(rows, np.ndarray) and rows.ndim else rows
     row_blocks = cdiv(batches.q_lens * geo.group, of_request)
     columns = geo.kv_heads * row_blocks
-    grid = (geo.kv_heads * batches.largest(row_blocks), batches.batch, launched)
+    grid = (geo.kv_heads * batches.largest(row_blocks), *_grid_rows(batches, launched, live, cut.get("listed", False)))
     grouped = np.broadcast_to(np.asarray(in_warp_groups(warps)), launched.shape)
     stage1 = KernelArray(
         name="stage1_kernel", role="stage1", grid=grid, threads=None, live_blocks=batches.total(columns * live),

@@ -28,6 +28,7 @@ from decodecalc.cost.schedule import ragged_bodies
 from decodecalc.cost.variants import BUNDLED, SPLIT, on_path, resolve, tile_elements, wanted_variant
 from decodecalc.cost.work import pick, work_of
 from decodecalc.intmath import IntArray, cdiv
+from decodecalc.kvcache import DTYPE_BYTES
 from decodecalc.launch.arrays import Batches, visible_start
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def tuned_variants(
     def unlike(v: Variant) -> tuple[float, ...]:
         return (
             v.dtype != wanted.dtype,
+            DTYPE_BYTES[v.dtype] != DTYPE_BYTES[wanted.dtype],
             (v.head_dim_v == 0) != (wanted.head_dim_v == 0),
             abs(np.log2(tile_elements(v._replace(tile_keys=wanted.tile_keys)) / size)),
             abs(np.log2(v.rows / rows)),

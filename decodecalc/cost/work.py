@@ -56,6 +56,7 @@ def work_of(engine: str, geo: Geometry, batches: Batches, kv: KvCache, found: La
         repeating=again,
         repeating_tiles=again_tiles,
         io_bytes=moved.query_bytes + moved.output_bytes,
+        listed=found.listed,
     )
 
 

@@ -226,6 +226,9 @@ class Launches:
     """`pieces_in_turn(n)`: how many splits each persistent block of step n walks one after another, in the order of
     requests and of their splits; None: every split has blocks of its own."""
 
+    listed: Any = False
+    """[N]: whether stage 1 has blocks for the live splits alone, the last split of each request after all whole ones.
+    Otherwise its grid has `launched` splits of every request, or what else the policy's kernels say."""
     repeating_blocks: Any = 0
     """[N]: stage-1 blocks of the grid that have no work of their own and do not return at once either, because nothing
     tells them so: they walk the keys of the first request once more. They are not among the live blocks."""
@@ -372,6 +375,7 @@ def plan_arrays(plan: LaunchPlan) -> tuple[Batches, Launches]:
         copies=plan.copies,
         resident_blocks=plan.resident_blocks,
         loads_value_apart=plan.loads_value_apart,
+        listed=plan.listed,
         determinism=plan.determinism,
         detail=plan.detail,
     )  # fmt: skip

@@ -268,6 +268,8 @@ class LaunchPlan(Shown):
     loads_value_apart: bool = False
     """Whether stage 1 of an MLA layer loads the value part of a latent once more, and does not take it from the tile of
     keys that it holds."""
+    listed: bool = False
+    """Whether stage 1 has blocks for the live splits alone, the last split of each request after all whole ones."""
 
     def __str__(self) -> str:
         """One line for people; `repr` and `to_dict` have everything."""

@@ -351,6 +351,7 @@ class Policy:
             copies=int(at(found.copies, 0)),
             resident_blocks=int(at(found.resident_blocks, 0)),
             loads_value_apart=found.loads_value_apart,
+            listed=bool(at(found.listed, 0)),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -165,3 +166,20 @@ def test_a_scheduler_hands_out_blocks_request_by_request() -> None:
     by_request = cuts_of(batches, found, found.tile_keys, by_request=True).order(0)
     assert sorted(by_request.tiles) == sorted(by_split.tiles[by_split.tiles > 0])
     assert (np.diff(by_request.request) >= 0).all()
+
+
+@given(st.lists(st.integers(1, 30_000), min_size=2, max_size=6).filter(lambda lens: len(set(lens)) > 1))
+@settings(max_examples=30, deadline=None)
+def test_a_listed_launch_has_whole_splits_first_and_then_the_last_ones_by_length(lens: list[int]) -> None:
+    """The blocks are those of the grid that have work; no block is longer than one that began before it."""
+    plan = dc.plan("bundled", dc.Geometry(16, 2, 128), dc.Batch(lens), gpu="h200", split_keys=1024, tile_keys=64)
+    batches, found = plan_arrays(plan)
+    listed = cuts_of(batches, found, 64).order(0)
+    grid = cuts_of(batches, replace(found, listed=False), 64).order(0)
+    working = grid.tiles > 0
+    if plan.listed:
+        assert (np.diff(listed.tiles) <= 0).all()
+        assert (listed.tiles > 0).all()
+    assert sorted(zip(listed.request, listed.split, listed.tiles)) == sorted(
+        zip(grid.request[working], grid.split[working], grid.tiles[working])
+    )

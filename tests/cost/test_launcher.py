@@ -32,8 +32,25 @@ def test_the_chosen_launch_is_the_planned_one(geo: dc.Geometry, lens: list[int],
     assert (config.warps, config.stages) == (run.warps, run.stages)
     names = ("merge_rows", "merge_splits", "merge_dims", "merge_warps")
     assert [getattr(config, n) for n in names] == [getattr(run, n) for n in names]
+    assert (config.listed, config.list_length) == (run.listed, run.list_length)
     if not config.direct:
         assert config.split_value == planned.detail.split_keys
+
+
+@given(st.sampled_from(SHAPES), st.lists(st.integers(2, 40_000), min_size=1, max_size=5), st.sampled_from([1, 2]))
+@settings(max_examples=25, deadline=None)
+def test_requests_of_different_lengths_are_launched_by_the_list_of_their_splits(
+    geo: dc.Geometry, lens: list[int], q_len: int
+) -> None:
+    """One row of blocks for each live split and none without work; equal requests keep the grid."""
+    planned = POLICY.plan(geo, dc.Batch(lens, q_len), dc.KvCache(), H200)
+    stage1, live = planned.stage1, planned.splits.live
+    assert planned.listed == (len(set(lens)) > 1 and planned.splits.launched > 1)
+    if planned.listed:
+        assert stage1.grid == (planned.stage1.grid[0], sum(live), 1)
+        assert stage1.launched_blocks == stage1.live_blocks
+    else:
+        assert stage1.grid[1:] == (len(lens), planned.splits.launched)
 
 
 def test_a_count_by_hand_is_kept() -> None:

@@ -30,7 +30,8 @@ except ImportError:
 # what is left is fp32 accumulation and exp2.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 BOUNDS = {"bf16": 4e-3 if INTERPRETED else 2e-3, "fp16": 5e-4 if INTERPRETED else 3e-4, "fp32": 2e-5}
-BOUNDS["fp8"] = BOUNDS["fp16"]  # multiplied in fp16
+BOUNDS |= dict.fromkeys(("fp8", "e5m2", "int8"), BOUNDS["fp16"])  # multiplied in fp16
+INT8_STEP = 1 / 32  # of int8 caches: four standard deviations fit
 TIGHT_BOUND = 5e-5
 
 
@@ -66,10 +67,11 @@ class Problem:
     def __post_init__(self) -> None:
         dev = self.device = "cuda" if torch.cuda.is_available() else "cpu"
         gen = torch.Generator(device=dev).manual_seed(self.seed)
-        kv_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}[
-            self.dtype
-        ]
-        q_dtype = torch.bfloat16 if self.dtype == "fp8" else kv_dtype
+        kv_dtype = {
+            "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn,
+            "e5m2": torch.float8_e5m2, "int8": torch.int8,
+        }[self.dtype]  # fmt: skip
+        q_dtype = torch.bfloat16 if kv_dtype.itemsize == 1 else kv_dtype
         v_dim = self.v_dim or self.head_dim
         pages_of = [-(-n // self.page) for n in self.seq_lens]
         pages = sum(pages_of) + 3
@@ -92,8 +94,11 @@ class Problem:
             used.view(-1)[slots] = True
             indices.append(slots.int())
             indptr.append(indptr[-1] + length)
-        k[~used] = float("nan")
-        v[~used] = float("nan")
+        if self.dtype == "int8":  # has no NaN: the largest number then shows what was read that must not be
+            k, v = ((x / INT8_STEP).round().clamp(-127, 127) for x in (k, v))
+            self.options = {"k_scale": INT8_STEP, "v_scale": INT8_STEP, **self.options}
+        k[~used] = 127 if self.dtype == "int8" else float("nan")
+        v[~used] = 127 if self.dtype == "int8" else float("nan")
         self.k, self.v = k.to(kv_dtype), None if self.mla else v.to(kv_dtype)
         q_lens = self.q_lens or [self.q_len] * len(self.seq_lens)
         self.tokens = sum(q_lens)

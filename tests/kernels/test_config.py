@@ -21,6 +21,8 @@ from decodecalc_kernels.blocks import default_rows, key_blocks, merge_shape, nex
         ({"rows": 8}, "rows"),
         ({"rows_used": 17}, "rows_used"),
         ({"merge": "later"}, "merge"),
+        ({"listed": True}, "no list"),
+        ({"list_length": 4, "num_splits": 2, "split_rule": "size"}, "list_length"),
     ],
 )
 def test_config_that_cannot_launch_is_refused(fields, message):

@@ -44,7 +44,7 @@ def chosen(made):
     from decodecalc.cost.launcher import launch_config
 
     geo = Geometry(made.q_heads, made.kv_heads, made.head_dim, made.v_dim, made.options.get("window"), mla=made.mla)
-    kv = KvCache(made.dtype, made.page)
+    kv = KvCache("fp8" if made.dtype == "e5m2" else made.dtype, made.page)
     return launch_config(geo, Batch(made.seq_lens, made.q_lens or made.q_len), kv, detect_gpu())
 
 
@@ -57,8 +57,9 @@ def test_chosen_launch_matches_the_reference(problem, layer, batch, p_parts):
     made.check(chosen(made).replace(p_parts=p_parts))
 
 
-@pytest.mark.parametrize("layer", ["llama3-8b", "mha", "gemma", "deepseek-mla tp8"])
-@pytest.mark.parametrize("dtype", ["fp16", "fp8"])
+# 71 heads share a KV head: blocks of 64 rows, which are multiplied by warp groups.
+@pytest.mark.parametrize("layer", ["llama3-8b", "mha", "falcon-7b", "40/2", "gemma", "deepseek-mla tp8"])
+@pytest.mark.parametrize("dtype", ["fp16", "fp8", "e5m2", "int8"])
 def test_other_cache_types_match_the_reference(problem, layer, dtype):
     q_heads, kv_heads, head_dim, v_dim, mla = LAYERS[layer]
     scales = {"k_scale": 0.5, "v_scale": 1.5} if dtype == "fp8" else {}
@@ -117,7 +118,7 @@ def test_a_cache_beyond_32_bit_offsets_is_addressed_right(problem):
 
 
 @pytest.mark.parametrize("merge", ["kernel", "fused"])
-@pytest.mark.parametrize("rule", ["size", "count", "unsplit"])
+@pytest.mark.parametrize("rule", ["size", "listed", "count", "unsplit"])
 def test_graph_replays_with_changed_lengths_equal_eager_bit_for_bit(problem, config, merge, rule):
     import torch
 
@@ -126,6 +127,7 @@ def test_graph_replays_with_changed_lengths_equal_eager_bit_for_bit(problem, con
     made = problem([9000, 4000, 2500, 9000], 32, 8, 128, dtype="bf16")
     launch = {
         "size": config.fixed_size(512, 9000, merge=merge),
+        "listed": config.fixed_size(512, 9000, merge=merge, listed=True),
         "count": config.fixed_count(24, unit=64, merge=merge),
         "unsplit": config(),
     }[rule]

@@ -95,7 +95,7 @@ def test_soft_cap_and_scale_match(problem, config, rule):
     problem([90], head_dim=16, options={"softcap": 3.0, "scale": 1.5}).check(SPLITS[rule](config))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "e5m2", "int8"])
 @pytest.mark.parametrize("p_parts", [1, 2])
 def test_every_cache_type_matches_within_its_bound(problem, config, dtype, p_parts):
     scales = {"k_scale": 0.5, "v_scale": 1.75} if dtype == "fp8" else {}
@@ -110,6 +110,81 @@ def test_scales_may_be_read_on_the_device(problem, config, rule):
     made = problem([50], head_dim=16, dtype="fp8")
     made.args.update(k_scale=torch.tensor([0.5]).to(made.device), v_scale=torch.tensor([3.0]).to(made.device))
     made.check(SPLITS[rule](config))
+
+
+@pytest.mark.parametrize("rule", ["unsplit", "fixed count", "fused"])
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_each_kv_head_may_have_its_own_scales(problem, config, rule, dtype):
+    import torch
+
+    made = problem([50, 0, 7], q_heads=6, kv_heads=3, head_dim=16, dtype=dtype)
+    made.args.update(k_scale=torch.tensor([0.02, 0.01, 0.05]).to(made.device))
+    made.args.update(v_scale=torch.tensor([1.0, 0.25, 3.0]).to(made.device))
+    made.check(SPLITS[rule](config))
+
+
+def test_scales_that_are_neither_one_nor_one_a_head_are_refused(problem, config):
+    import torch
+
+    made = problem([20], q_heads=4, kv_heads=4, head_dim=16, dtype="int8")
+    made.args.update(k_scale=torch.ones(4, device=made.device), v_scale=torch.ones(1, device=made.device))
+    with pytest.raises(ValueError, match="each KV head"):
+        made.run(SPLITS["fixed count"](config))
+
+
+LISTED = {
+    "fixed count": lambda c: c.fixed_count(5, unit=16, tile_keys=32, merge_rows=8, merge_splits=8),
+    "fixed size": lambda c: c.fixed_size(48, 300, tile_keys=16, merge_rows=8, merge_splits=2),
+    "fused": lambda c: c.fixed_size(64, 300, tile_keys=32, merge="fused", merge_splits=2),
+    "one size": lambda c: c.fixed_size(300, 300, tile_keys=32),
+}
+
+
+@pytest.mark.parametrize("rule", LISTED)
+@pytest.mark.parametrize("lens", [[1, 15, 0, 16, 17, 255, 256, 257], [0, 0], [300], [0, 299, 0]], ids=str)
+def test_a_listed_launch_gives_the_bits_of_the_grid(problem, config, rule, lens):
+    made, grid = problem(lens, q_heads=4, kv_heads=2, head_dim=16), LISTED[rule](config)
+    out, lse = made.run(grid)
+    assert made.error(out, made.reference()[0]) < 2e-5
+    listed, listed_lse = made.run(grid.replace(listed=True))
+    assert listed.equal(out)
+    assert listed_lse.equal(lse)
+
+
+def test_a_list_of_as_many_entries_as_the_keys_allow_is_enough(problem, config):
+    from decodecalc_kernels import live
+
+    lens = [64, 64, 1, 0, 192, 65, 128]
+    made, grid = problem(lens, head_dim=16), config.fixed_size(64, 192, tile_keys=32)
+    most = live.list_length(sum(lens), 64, len(lens))
+    assert most < len(lens) * grid.num_splits
+    assert made.run(grid.replace(listed=True, list_length=most))[0].equal(made.run(grid)[0])
+
+
+def test_more_requests_than_a_block_counts_at_a_time_are_listed(problem, config):
+    from decodecalc_kernels import live
+
+    lens = [(37 * i) % 70 for i in range(140)]
+    made, grid = problem(lens, q_heads=1, head_dim=16), config.fixed_size(32, 70, tile_keys=32, merge_splits=4)
+    most = live.list_length(sum(lens), 32, len(lens))
+    assert made.run(grid.replace(listed=True, list_length=most))[0].equal(made.run(grid)[0])
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_listed_requests_with_different_query_lengths_match(problem, config, window):
+    made = problem([9, 70, 33, 0, 200], q_lens=[3, 1, 4, 0, 2], q_heads=3, head_dim=16, options={"window": window})
+    for partition in ("full", "window"):
+        made.check(LISTED["fixed size"](config).replace(listed=True, window_partition=partition))
+
+
+def test_listed_counts_and_sizes_of_each_request_match(problem, config):
+    import torch
+
+    made = problem([300, 64, 1, 0, 33], q_heads=2, kv_heads=1, head_dim=16)
+    counts = torch.tensor([7, 2, 3, 0, 1], dtype=torch.int32, device=made.device)
+    made.check(config.per_request_counts(8, unit=32, tile_keys=32, listed=True), split_values=counts)
+    sizes = torch.tensor([60, 16, 5, 1, 33], dtype=torch.int32, device=made.device)
+    made.check(config.per_request_sizes(5, tile_keys=16, listed=True), split_values=sizes)
 
 
 def test_per_request_counts_and_sizes_from_the_device_match(problem, config):

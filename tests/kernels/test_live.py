@@ -91,3 +91,26 @@ def test_recorded_blocks_walk_exactly_the_predicted_keys(problem, window):
         assert seen.live_splits()[b] == len(predicted)
     assert seen.exited[:, 3:].all()  # the idle requests' blocks
     assert seen.live_blocks == 2 * sum(seen.live_splits())
+
+
+@pytest.mark.interpreter
+def test_a_listed_launch_records_the_same_blocks_and_no_others(problem):
+    from decodecalc_kernels import LaunchConfig, record_launch
+
+    lens = [150, 0, 17, 33]
+    made = problem(lens, q_heads=4, kv_heads=2, head_dim=16)
+    config = LaunchConfig.fixed_size(32, 150, tile_keys=16, merge_rows=4)
+    _, grid = record_launch(made.q, made.k, made.v, config=config, **made.args)
+    listed = config.replace(listed=True, list_length=live.list_length(sum(lens), 32, len(lens)))
+    _, seen = record_launch(made.q, made.k, made.v, config=listed, **made.args)
+    assert seen.grid == (2, sum(lens) // 32 + len(lens), 1)
+    for b in range(len(lens)):
+        assert [seen.split_keys(b, c) for c in range(2)] == [grid.split_keys(b, c) for c in range(2)]
+    assert seen.live_splits() == grid.live_splits()
+    assert seen.live_blocks == grid.live_blocks
+
+
+@given(st.lists(lengths, min_size=1, max_size=40), st.integers(1, 600))
+def test_the_list_of_splits_is_never_longer_than_the_keys_allow(seq_lens, split_keys):
+    entries = sum(max(live.live_splits(n, split_keys), 1) for n in seq_lens)
+    assert entries <= live.list_length(sum(seq_lens), split_keys, len(seq_lens))

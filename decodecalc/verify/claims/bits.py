@@ -124,7 +124,7 @@ def reproducibility(trial: Trial) -> Finding:
             notes.append(f"the rule cuts the request {'alike' if same_cut else 'differently'} alone and in the batch")
             if distance and (same_cut or promised):
                 verdict, reason = FAIL, "the bits differ although both plans promise the same splits for the request"
-    unsplit = config.replace(num_splits=1, split_rule="count", split_value=1, split_unit=1)
+    unsplit = config.on_grid(num_splits=1, split_rule="count", split_value=1, split_unit=1)
     single = trial.launch(unsplit, workspace=trial.workspace(unsplit), out=trial.output())
     other = differing(single, together)
     promise = None if plan.is_split else 0
@@ -178,7 +178,7 @@ def _fixed(trial: Trial) -> Any:
     """The batch-invariant launch: all splits have one size, in any batch."""
     longest = trial.plan.batch.max_seq_len
     size = INVARIANT_SPLIT_KEYS if trial.device.is_cuda else 64
-    return trial.run.launch.replace(
+    return trial.run.launch.on_grid(
         num_splits=-(-longest // size), split_rule="size", split_value=size, window_partition="full", idle_requests=0
     )
 

@@ -35,11 +35,12 @@ def layer_times(trial: DcpTrial) -> Finding:
     assert rank is not None
     own = geo.q_heads // group.size
     q = divided.inputs.q[:, group.mine[0] * own : (group.mine[0] + 1) * own].contiguous()
-    space, out = divided.workspace(divided.run.launch), divided.output()
+    config = divided.run.timed or divided.run.launch
+    space, out, entries = divided.workspace(config), divided.output(), divided.split_list(config)
     lse = out.new_empty(out.shape[:2]).float()
 
     def kernel(layer: int) -> None:
-        divided.launch(divided.run.timed or divided.run.launch, layer, workspace=space, out=out, lse=lse)
+        divided.launch(config, layer, workspace=space, out=out, lse=lse, split_list=entries)
 
     def layer_by(way: str) -> Any:
         def whole(layer: int) -> None:
@@ -64,10 +65,11 @@ def layer_times(trial: DcpTrial) -> Finding:
     policy = trial.case.policy
     plan = policy.plan(undivided(geo), batch, trial.whole.kv, rank.gpu, {}, trial.case.version)
     single = _many_layers(trial, plan)
-    buffers = single.workspace(single.run.launch), single.output()
+    plain = single.run.timed or single.run.launch
+    buffers, listed = (single.workspace(plain), single.output()), single.split_list(plain)
 
     def undivided_layer(layer: int) -> None:
-        single.launch(single.run.timed or single.run.launch, layer, workspace=buffers[0], out=buffers[1])
+        single.launch(plain, layer, workspace=buffers[0], out=buffers[1], split_list=listed)
 
     one = _time(group, undivided_layer, single.inputs.layers)
     without = predict(plan, calibration=trial.calibration, kernel="bundled")

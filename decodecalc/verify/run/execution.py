@@ -179,6 +179,8 @@ def _by_rule(plan: LaunchPlan, tuning: KernelTuning) -> Execution:
     elif partition.rule == SIZE:
         # The longest request shows the size: any size of at least a request's length cuts the request in the same way.
         size = max(end - start for ranges in plan.splits.keys for start, end in ranges[:1])
+        if plan.engine == BUNDLED and plan.listed:
+            shape.update(listed=True, list_length=sum(max(n, 1) for n in plan.splits.live))
         config = LaunchConfig(num_splits=launched, split_rule="size", split_value=size, **shape)
         rule = f"{size} keys per split"
     else:
@@ -240,16 +242,18 @@ def _idle_requests(plan: LaunchPlan) -> int:
 def predicted_kernels(plan: LaunchPlan, run: Execution) -> tuple[KernelShape, ...]:
     """What the bundled launcher launches for the plan, by the formulas in its docstrings.
 
-    Stage 1 has the grid (KV heads x row blocks, requests + idle, splits). The merge has (ceil(query tokens x q_heads /
-    merge rows), requests, ceil(value width / merge_dims)); there is none when nothing is split or the last block
-    merges.
+    Stage 1 has the grid (KV heads x row blocks, requests + idle, splits), or listed (KV heads x row blocks, entries of
+    the list). The merge has (ceil(query tokens x q_heads / merge rows), requests, ceil(value width / merge_dims));
+    there is none when nothing is split or the last block merges.
     """
+    from decodecalc_kernels.blocks import list_grid
+
     config, geo, batch = run.launch, plan.geometry, plan.batch
-    stage1 = KernelShape(
-        "stage1",
-        (geo.kv_heads * row_blocks(plan), batch.size + config.idle_requests, plan.splits.launched),
-        config.warps * 32,
-    )
+    x = geo.kv_heads * row_blocks(plan)
+    grid = (x, batch.size + config.idle_requests, plan.splits.launched)
+    if config.listed:
+        grid = (x, *list_grid(config.list_length or 0))
+    stage1 = KernelShape("stage1", grid, config.warps * 32)
     if not plan.is_split or config.merge == "fused":
         return (stage1,)
     dims = min(config.merge_dims, max(16, next_power_of_2(geo.v_dim)))

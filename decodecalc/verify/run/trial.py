@@ -97,6 +97,15 @@ class Trial:
         args = {**inputs.arguments(), **more}
         return decode_attention(inputs.q, *inputs.cache(layer), config=config or self.run.launch, **args)
 
+    def split_list(self, config: LaunchConfig) -> torch.Tensor | None:
+        """The list of live splits that all layers of a listed launch share; None for others."""
+        if not config.listed:
+            return None
+        from decodecalc_kernels import list_splits
+
+        args = {name: value for name, value in self.inputs.arguments().items() if name in ("q_len", "query_start")}
+        return list_splits(config, self.inputs.seq_lens, split_values=self.split_values, window=self.run.window, **args)
+
     # ---- seeing
 
     @cached_property
@@ -143,10 +152,12 @@ class Trial:
     def times(self) -> Times:
         """Cold-L2 time per layer, by the protocol of `timing`."""
         config = self.run.timed or self.run.launch
-        space, out = self.workspace(config), self.output()
+        space, out, entries = self.workspace(config), self.output(), self.split_list(config)
 
         def timed(part: str) -> Timed:
-            return self.time(lambda layer: self.launch(config, layer, workspace=space, out=out, run=part))
+            return self.time(
+                lambda layer: self.launch(config, layer, workspace=space, out=out, split_list=entries, run=part)
+            )
 
         total = timed("both")
         if config.direct or config.merge == "fused":

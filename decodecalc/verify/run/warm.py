@@ -49,7 +49,7 @@ def jobs_of(cases: Sequence[Case], runs: dict[str, Execution]) -> list[Job]:
 
 def _key(plan: LaunchPlan, run: Execution) -> str:
     """What determines the compiled code: geometry, cache, query tokens and the launch without its counts."""
-    config = run.launch.replace(num_splits=2, split_value=1, split_unit=1, idle_requests=0)
+    config = run.launch.replace(num_splits=2, split_value=1, split_unit=1, idle_requests=0, list_length=None)
     tokens = plan.batch.max_q_len
     who = f"{plan.engine == BUNDLED}|{plan.batch.size}"
     return f"{who}|{plan.geometry}|{plan.kv}|{tokens}|{run.launch.direct}|{run.window}|{config}"
@@ -71,8 +71,8 @@ def compile_variants(plan: LaunchPlan, run: Execution, device_index: int) -> Non
     inputs = make_inputs(plan.geometry, batch, plan.kv, device.torch_name)
     tokens, q_heads, v_dim = inputs.out_shape
     base = run.launch
-    one = base.replace(num_splits=1, split_rule="count", split_value=1, split_unit=1)
-    fixed = base.replace(num_splits=2, split_rule="size", split_value=WARM_KEYS, window_partition="full")
+    one = base.on_grid(num_splits=1, split_rule="count", split_value=1, split_unit=1)
+    fixed = base.on_grid(num_splits=2, split_rule="size", split_value=WARM_KEYS, window_partition="full")
     value = 1 if base.split_rule == "counts" else 2 * WARM_KEYS
     values = torch.tensor([value] * requests, dtype=torch.int32, device=inputs.q.device)
     for config in (base, replace(run, config=run.timed or base).launch, one, fixed):
@@ -104,7 +104,7 @@ def _compile_merges(plan: LaunchPlan, run: Execution, inputs: Inputs) -> None:
     rows = tokens * q_heads
     out = torch.empty(inputs.out_shape, dtype=inputs.q.dtype, device=inputs.q.device)
     for splits in (2**i for i in range(1, 10)):
-        config = run.launch.replace(
+        config = run.launch.on_grid(
             num_splits=splits, split_rule="size", split_value=WARM_KEYS, **merge_shape(splits, rows, v_dim)
         )
         space = Workspace.allocate(tokens, q_heads, v_dim, splits, str(inputs.q.device), tokens)
