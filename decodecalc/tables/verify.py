@@ -126,6 +126,7 @@ def _heading(report: Report) -> list[str]:
         lines.append(f"driver {before.get('driver')}; {clocks}; the L2 is cold unless a row says otherwise")
     if i.get("command"):
         lines.append(f"command: {i['command']}")
+    lines += report.proves
     if i.get("kernel") == "own":
         rules = dict.fromkeys((r["engine"], r["rule"]) for r in report.rows if r.get("rule"))
         lines += [f"{engine}: {rule}" for engine, rule in rules]
@@ -341,6 +342,7 @@ def _origin(report: Report) -> Origin:
     if before.get("sm_clock_hz"):
         pairs += [("driver", str(before.get("driver"))), ("before", _state(before)), ("after", _state(after))]
     pairs.append(("L2", "cold unless a row says otherwise"))
+    pairs += [("what it proves", text) for text in report.proves]
     if i.get("kernel") == "own":
         pairs += dict.fromkeys((r["engine"], r["rule"]) for r in report.rows if r.get("rule"))
     pairs += [("warning", str(text)) for text in i.get("warnings") or ()]
