@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import DTYPE_BYTES, KvCache
+from decodecalc.units import in_number
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -213,7 +214,7 @@ def admit(engine: str, version: str, taken: tuple[Takes, ...], geo: Geometry, kv
     near = [one for codes, one in missed if len(codes) == fewest and codes[0] == code]
     what, valid = _VALID[code]
     told = "; ".join(dict.fromkeys(valid(one) for one in near))
-    raise GateError(f"{engine} {version} does not take {what(geo, kv, gpu)}; valid: {told}", code)
+    raise GateError(f"{engine} {version} does not take {in_number(what(geo, kv, gpu))}; valid: {told}", code)
 
 
 def _text(values: Iterable[Any]) -> str:
