@@ -259,7 +259,7 @@ class _Asked:
         self.known = calibration or load_calibration(gpu=gpu)
         self.share = _share(command, self.facts, self.notes)
         self.rank = self.model.shard(command.tp, self.share or 1)
-        self.dtype = command.dtype or "bfloat16"
+        self.dtype = command.dtype or next(word for word, ours in _FLOATS.items() if ours == gpu.half_type)
         self.max_model_len = command.max_model_len or self.model.max_position
         self.max_num_seqs = command.max_num_seqs or self.facts.default_seqs(gpu)
         most = self.max_model_len or TYPICAL_CONTEXT

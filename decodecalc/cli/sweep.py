@@ -79,7 +79,9 @@ from decodecalc.units import parse_counts, parse_shard
 )
 @click.option("--q-len", default="1", show_default=True, help="Query tokens per request.")
 @click.option(
-    "--kv-dtype", default="bf16", show_default=True, help="Element types of the KV cache, separated by commas."
+    "--kv-dtype",
+    default=None,
+    help="Element types of the KV cache, separated by commas. [default: what each checkpoint declares, else bf16]",
 )
 @click.option(
     "--page-size", default=None, help="Page sizes of the KV cache, in keys. [default: 16, or what the engine needs]"
@@ -231,7 +233,9 @@ def _axes(values: dict[str, Any]) -> Any:
         batches=tuple(parse_counts(values["batch"], "--batch", 1 << 20)),
         contexts=tuple(parse_counts(values["context"], "--context", 1 << 20)),
         q_lens=tuple(parse_counts(values["q_len"], "--q-len")),
-        kv_dtypes=tuple(n.strip() for n in values["kv_dtype"].split(",") if n.strip()),
+        kv_dtypes=None
+        if values["kv_dtype"] is None
+        else tuple(n.strip() for n in values["kv_dtype"].split(",") if n.strip()),
         page_sizes=tuple(parse_counts(values["page_size"] or str(DEFAULT_PAGE), "--page-size")),
         own_pages=values["page_size"] is None,
         splits=tuple(parse_counts(values["splits"], "--splits")) if values["splits"] else (),
