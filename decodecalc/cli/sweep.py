@@ -122,6 +122,7 @@ def command(**values: Any) -> None:
 
     When a sweep with --output is interrupted, the same command continues it: finished parts are kept.
     """
+    from decodecalc.sanity import length_lines
     from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, RANKS, TIME
     from decodecalc.sweeps.run import scenario_range, sweep
     from decodecalc.sweeps.top import Top
@@ -131,6 +132,9 @@ def command(**values: Any) -> None:
     if values["where"]:
         Filter(values["where"], COLUMNS)  # a mistake in it must not leave a file behind
     axes = _axes(values)
+    for model in axes.models:
+        for line in length_lines(model, max(axes.contexts)):
+            click.echo(f"warning: {line}", err=True)
     shard = parse_shard(values["shard"])
     columns = [*DEFAULT_COLUMNS, *(RANKS if axes.dcps != (1,) else ())]
     if values["select"]:

@@ -129,6 +129,10 @@ class Gpu(Shown):
         block, sm = self.max_smem_bytes_per_block, self.smem_bytes_per_sm
         if block is not None and sm is not None and block > sm:
             raise InputError(f"{where}: max_smem_bytes_per_block ({block}) exceeds smem_bytes_per_sm ({sm})")
+        if self.vendor not in (None, "AMD") and self.gfx is not None:
+            raise InputError(f"{where}: a device of {self.vendor} has no gfx name; leave gfx ({self.gfx:.20}) out")
+        if self.vendor not in (None, "NVIDIA") and self.compute_capability is not None:
+            raise InputError(f"{where}: a device of {self.vendor} has no compute capability; leave it out")
 
     @property
     def label(self) -> str:

@@ -193,7 +193,8 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
 
 
 def _below(found: Serving) -> list[str]:
-    lines = [*_memory(found), *_fits(found)]
+    lines = [line for text in found.cautions for line in _line("warning", text)]
+    lines += [*_memory(found), *_fits(found)]
     if found.advice:
         for index, advice in enumerate(found.advice):
             lines += _line("change" if not index else "", f"{advice.flag}: {advice.why}")

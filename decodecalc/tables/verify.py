@@ -405,5 +405,6 @@ def dry_run_table(cases: Sequence[Case], claims: Sequence[int], inputs: Mapping[
     ]
     scenarios = len({case.scenario.id for case in cases})
     heading = [f"A run would check {counted(len(cases), 'case')} of {counted(scenarios, 'scenario')}; nothing was run."]
+    heading += [f"warning: {text}" for text in inputs.get("warnings") or ()]
     notes = [f"{n} {BY_NUMBER[n].name}: {BY_NUMBER[n].text}" for n in claims]
     return Table("verify", {**inputs, "dry_run": True}, rows, columns, heading, notes)
