@@ -34,6 +34,7 @@ from decodecalc.sizes import check_plans, check_ragged, check_steps
 from decodecalc.units import listed, parse_count, parse_counts
 
 if TYPE_CHECKING:
+    from decodecalc.geometry import Geometry
     from decodecalc.gpus import Gpu
     from decodecalc.servers.policies import Place
 
@@ -146,7 +147,7 @@ def resolve_layers(values: dict[str, Any]) -> Layers:
         names = ", ".join(group.name for group in groups if group.geometry.gather)
         groups = tuple(replace(group, geometry=group.geometry.as_dense()) for group in groups)
         warnings += (f"{names} layers read only the keys of a list; they are planned as if they read every key",)
-    label = model.name if q_heads is None else f"{geometry.q_heads}/{geometry.kv_heads}/{geometry.head_dim}"
+    label = model.name if q_heads is None else _layer_label(geometry)
     return Layers(label, groups, tp, model, rank.model_kv_heads, warnings, share)
 
 
@@ -194,12 +195,21 @@ def resolve_batches(values: dict[str, Any]) -> list[Batch]:
     return [Batch.uniform(b, c, q) for b in batches for c in contexts for q in q_lens]
 
 
-def resolve_kv(values: dict[str, Any], model: Model | None = None) -> KvCache:
-    """The cache layout; without --kv-dtype the element type that the model's checkpoint declares, else bf16."""
+def _layer_label(geo: Geometry) -> str:
+    """A layer given by hand as people write it: heads and widths, the value's where it is not the key's."""
+    widths = f"{geo.head_dim}" if geo.v_dim == geo.head_dim else f"{geo.head_dim}/{geo.v_dim}"
+    return f"{geo.q_heads}/{geo.kv_heads}/{widths}"
+
+
+def resolve_kv(values: dict[str, Any], model: Model | None = None, gpu: Gpu | None = None) -> KvCache:
+    """The cache layout; without --kv-dtype the element type that the model's checkpoint declares, else the 16-bit type
+    that models run in on the device."""
     declared = None if model is None else model.kv_dtype
     page = one(values["page_size"], "page_size")
-    dtype = one(values["kv_dtype"], "kv_dtype") or declared or DEFAULT_KV_DTYPE
-    return KvCache(dtype, DEFAULT_PAGE if page is None else page, None, values["query_dtype"] or "bf16")
+    half = DEFAULT_KV_DTYPE if gpu is None else gpu.half_type
+    dtype = one(values["kv_dtype"], "kv_dtype") or declared or half
+    query = values["query_dtype"] or half
+    return KvCache(dtype, DEFAULT_PAGE if page is None else page, None, query)
 
 
 def resolve_engines(name: str | None, default: str) -> list[str]:
@@ -323,7 +333,8 @@ class Request(NamedTuple):
 def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Request:
     """The whole request behind the scenario options."""
     layers = resolve_layers(values)
-    gpu, kv, batches = resolve_gpu(values["gpu"]), resolve_kv(values, layers.model), resolve_batches(values)
+    gpu, batches = resolve_gpu(values["gpu"]), resolve_batches(values)
+    kv = resolve_kv(values, layers.model, gpu)
     server = values.get("server")
     default_engine = _default_for(layers, gpu, default_engine) if values["engine"] is None else default_engine
     engines = resolve_engines(values["engine"], default_engine)
@@ -371,7 +382,7 @@ def resolve(values: dict[str, Any], default_engine: str = DEFAULT_ENGINE) -> Req
     if layers.share is not None:
         inputs["dcp"] = layers.share.to_dict()
     given = values["batch"] is not None or values["context"] is not None
-    used = _defaults_used(values, default_engine, layers.model)
+    used = _defaults_used(values, default_engine, layers.model, gpu)
     return Request(layers, scenarios, inputs, used, warnings, given)
 
 
@@ -401,7 +412,7 @@ def _default_for(layers: Layers, gpu: Gpu, default: str) -> str:
     return default
 
 
-def _defaults_used(values: dict[str, Any], default_engine: str, model: Model | None) -> tuple[str, ...]:
+def _defaults_used(values: dict[str, Any], default_engine: str, model: Model | None, gpu: Gpu) -> tuple[str, ...]:
     used = []
     if values["model"] is None and values["q_heads"] is None:
         used.append(f"model {DEFAULT_MODEL}")
@@ -411,6 +422,8 @@ def _defaults_used(values: dict[str, Any], default_engine: str, model: Model | N
         used += [f"{key} {d}" for key, d in (("batch", DEFAULT_BATCH), ("context", DEFAULT_CONTEXT)) if not values[key]]
     if values["kv_dtype"] is None and model is not None and model.kv_dtype:
         used.append(f"KV cache {model.kv_dtype}, as the checkpoint declares")
+    elif values["kv_dtype"] is None and gpu.half_type != DEFAULT_KV_DTYPE:
+        used.append(f"KV cache {gpu.half_type}, since {gpu.name} has no {DEFAULT_KV_DTYPE} arithmetic")
     if values["engine"] is None and values.get("server") is None:
         used.append(f"engine {default_engine}")
     return tuple(used)

@@ -55,18 +55,23 @@ def kept_bytes(model: Model, groups: Sequence[LayerGroup], batch: Batch, kv: KvC
     return total
 
 
+def length_lines(model: Model, longest: int) -> list[str]:
+    """Where a request of `longest` keys is beyond what the model was made for."""
+    if model.max_position is None or longest <= model.max_position:
+        return []
+    return [
+        f"{longest} keys are more than the {model.max_position} positions that {model.name} is made for: a server "
+        f"refuses such a request"
+    ]
+
+
 def sanity_lines(
     model: Model, groups: Sequence[LayerGroup], batches: Iterable[Batch], kv: KvCache, gpu: Gpu, tp: int
 ) -> list[str]:
     """Contexts beyond the model's longest, and caches (with the weights, where they are known) beyond the memory."""
     batches = list(batches)
     lines = []
-    longest = max(batch.max_seq_len for batch in batches)
-    if model.max_position is not None and longest > model.max_position:
-        lines.append(
-            f"{longest} keys are more than the {model.max_position} positions that {model.name} is made for: a server "
-            f"refuses such a request"
-        )
+    lines += length_lines(model, max(batch.max_seq_len for batch in batches))
     share = groups[0].geometry.share if groups else None
     lines += replication_lines(model, tp, 1 if share is None else share.ranks)
     capacity = gpu.capacity_bytes

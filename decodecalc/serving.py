@@ -176,6 +176,20 @@ class Serving(Shown):
         return tuple(found) or (self.calibration.label,)
 
     @property
+    def cautions(self) -> list[str]:
+        """What a user should know before the numbers are used. Overridden configurations may extend the positions."""
+        longest, asked = self.model.max_position, self.max_model_len
+        if longest is None or asked is None or asked <= longest or self.command.hf_overrides:
+            return []
+        text = f"{asked} tokens are more than the {longest} positions that {self.model.name} is made for"
+        switch = self.facts.longer_than_model
+        if switch is None:
+            return [f"{text}."]
+        if switch in self.command.text:
+            return [f"{text}; {switch} lets the server start all the same."]
+        return [f"{text}: the server refuses to start, unless {switch} is set."]
+
+    @property
     def refused(self) -> Resolution | None:
         """The first answer with which the server does not start."""
         return next((one.answer for one in self.layers if one.answer.refused is not None), None)
@@ -209,6 +223,7 @@ class Serving(Shown):
             "max_model_len": self.max_model_len,
             "context": self.context,
             "fitting_sequences": self.fitting,
+            "warnings": self.cautions,
             "advice": [{"flag": a.flag, "why": a.why, "saves_s": a.saves_s} for a in self.advice],
             "calibration": "; ".join(self.sources),
             "notes": list(self.notes),
@@ -259,7 +274,7 @@ class _Asked:
         self.known = calibration or load_calibration(gpu=gpu)
         self.share = _share(command, self.facts, self.notes)
         self.rank = self.model.shard(command.tp, self.share or 1)
-        self.dtype = command.dtype or "bfloat16"
+        self.dtype = command.dtype or next(word for word, ours in _FLOATS.items() if ours == gpu.half_type)
         self.max_model_len = command.max_model_len or self.model.max_position
         self.max_num_seqs = command.max_num_seqs or self.facts.default_seqs(gpu)
         most = self.max_model_len or TYPICAL_CONTEXT

@@ -108,6 +108,31 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if noun.endswith(('ch', 'sh', 's', 'x')) else 's'}"
 
 
+_ONE = re.compile(
+    r"(?<![\w.,/^-])1 ((?:query|key|KV|work|head|scratch|row|context|cached|live|output|promised|requested) )?"
+    r"(request|split|block|key|token|layer|head|page|tile|segment|chunk|rank|partition|row|cluster|CTA|item|slot"
+    r"|sub-sequence|piece|sequence|group|unit|state)s\b"
+    r"( (?:are|have|need|make|give|fit|share|serve|allow|run|ask)\b)?"
+)
+_OF_ONE = {"are": "is", "have": "has"}
+
+
+def in_number(text: str) -> str:
+    """A sentence that was made for several, with the nouns after a 1 in the singular, and their verb.
+
+    >>> in_number("1 requests need 24 bytes, and 1 of 1 splits have keys"), in_number("11 splits for 1 KV heads")
+    ('1 request needs 24 bytes, and 1 of 1 split has keys', '11 splits for 1 KV head')
+    """
+
+    def one(found: re.Match[str]) -> str:
+        adjective, noun, verb = (part or "" for part in found.groups())
+        if verb and not text[: found.start()].endswith(" and "):
+            verb = " " + _OF_ONE.get(verb[1:], verb[1:] + "s")
+        return f"1 {adjective}{noun}{verb}"
+
+    return _ONE.sub(one, text)
+
+
 def listed(items: Iterable[str]) -> str:
     """Words joined as a sentence joins them.
 

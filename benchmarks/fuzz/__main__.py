@@ -3,8 +3,10 @@
     python -m benchmarks.fuzz --seconds 60                        # every kind in turn, as the test of the suite does
     python -m benchmarks.fuzz --only commands --cases 100000 --journal commands.json          # the long run
     python -m benchmarks.fuzz --only commands --seed 1 --case 4711                  # one case again, with its traceback
+    python -m benchmarks.fuzz --sum 1.json 2.json           # several journals added up, with all that got through
 
-`make fuzz` runs the long run of every kind (hours on one core), which goes on where it stopped.
+Several processes may run at once, each with a seed and a journal of its own. `make fuzz` runs the long run of every
+kind (hours on one core), which goes on where it stopped.
 
 Kinds: `commands` (command lines of all commands), `plans` (calls of `plan` and the analyses), `loaders` (calls of the
 loaders of models and GPUs), `traces`, `reports`, `calibrations` and `configs` (mutated files, through the commands that
@@ -34,7 +36,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,12 +82,16 @@ class Journal:
     path: Path | None = None
 
     @classmethod
-    def of(cls, path: Path | None, seed: int) -> Journal:
-        """The journal of the file, or a new one. SystemExit where the file is of another seed."""
-        if path is None or not path.exists():
-            return cls(seed, path=path)
-        value = json.loads(path.read_text("utf-8"))
-        if value["seed"] != seed:
+    def of(cls, path: Path | None, seed: int | None) -> Journal:
+        """The journal of the file, or a new one. SystemExit where the file is of another seed than the one asked for,
+        or where no seed is asked for and there is no file."""
+        if path is None or (not path.exists() and seed is not None):
+            return cls(seed or 0, path=path)
+        try:
+            value = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"{path} is no journal: {error}") from None
+        if seed is not None and value["seed"] != seed:
             raise SystemExit(f"{path} is the journal of seed {value['seed']}, not of {seed}")
         return cls(**value, path=path)
 
@@ -158,9 +164,14 @@ def time_limit() -> Iterator[None]:
 
 
 def fuzz(
-    journal: Journal, only: list[str], seconds: float | None, cases: int | None, say: Callable[[str], None] = print
+    journal: Journal,
+    only: list[str],
+    seconds: float | None,
+    cases: Mapping[str, int] | None,
+    say: Callable[[str], None] = print,
 ) -> None:
-    """Runs cases of the kinds in turn, from where the journal stands, until the time is over or every kind has `cases`.
+    """Runs cases of the kinds in turn, from where the journal stands, until the time is over or each kind has its
+    number of `cases`.
 
     `say` is told what got through.
     """
@@ -171,7 +182,7 @@ def fuzz(
         os.chdir(folder)  # what a command writes without a name lands here
         try:
             while time.monotonic() < end:
-                left = [kind for kind in only if cases is None or journal.done.get(kind, 0) < cases]
+                left = [kind for kind in only if cases is None or journal.done.get(kind, 0) < cases[kind]]
                 if not left:
                     break
                 for kind in left:
@@ -215,12 +226,44 @@ def limit_memory(more: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (mapped + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
+def add_up(journals: list[Journal], say: Callable[[str], None] = print) -> int:
+    """Says what the journals hold together: calls of each kind, and everything that got through. The exit code."""
+    for kind in KINDS:
+        if any(kind in journal.done for journal in journals):
+            cases, calls = (sum(counts.get(kind, 0) for counts in group) for group in _counts(journals))
+            say(f"{kind}: {calls} calls in {cases} cases")
+    together = sum(journal.calls.get(kind, 0) for journal in journals for kind in ("loaders", "plans"))
+    say(f"loaders and plans together: {together} calls")
+    say(f"processor time: {sum(journal.seconds for journal in journals):.0f} s in {len(journals)} journals")
+    for journal in journals:
+        for found in journal.found:
+            say(f"got through: {found}")
+    failures = sum(journal.failures for journal in journals)
+    say(f"{failures} got through")
+    return int(failures > 0)
+
+
+def counts(text: str) -> dict[str, int]:
+    """The cases of each kind, from a number or from KIND=NUMBER,… Raises ValueError."""
+    if "=" not in text:
+        return dict.fromkeys(KINDS, int(text))
+    pairs = dict(pair.split("=") for pair in text.split(","))
+    return {kind: int(pairs[kind]) for kind in sorted(pairs, key=list(KINDS).index)}
+
+
+def _counts(journals: list[Journal]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    return [journal.done for journal in journals], [journal.calls for journal in journals]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, help="how long to go on; default: 60 without --cases")
-    parser.add_argument("--cases", type=int, help="how many cases of each kind, those of the journal included")
+    parser.add_argument(
+        "--cases", type=counts, help="how many cases of each kind, those of the journal included; or of some kinds, as "
+        "in commands=100000,traces=20000",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="what the cases follow from")
     parser.add_argument(
         "--only", choices=list(KINDS), action="append", help="kinds of cases (repeatable); default: all"
@@ -229,13 +272,20 @@ def main() -> int:
         "--journal", type=Path, help="the file that notes which cases are done; a later run with it goes on from there"
     )
     parser.add_argument("--case", type=int, help="run this case of one kind again")
+    parser.add_argument("--sum", type=Path, nargs="+", metavar="FILE", help="add up these journals, and run nothing")
     given = parser.parse_args()
+    if given.sum:
+        return add_up([Journal.of(path, None) for path in given.sum])
+    # A GPU of the machine is not measured: `calibrate` and `verify` are tried as on a machine without one.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     limit_memory(MEMORY_BYTES)
-    only = given.only or list(KINDS)
+    only = given.only or list(given.cases or KINDS)
     if given.case is not None:
         found, spent, _ = one(only[0], given.seed, given.case)
         print(found or "nothing got through", f"({spent:.2f} s)")
         return int(found is not None)
+    if given.cases and not set(only) <= set(given.cases):
+        parser.error("--cases gives no number for a kind of --only")
     journal = Journal.of(given.journal.resolve() if given.journal else None, given.seed)
     seconds = 60.0 if given.seconds is None and given.cases is None else given.seconds
     with contextlib.suppress(KeyboardInterrupt):

@@ -16,7 +16,7 @@ from decodecalc.analysis.roofline import roofline, tile_work
 from decodecalc.analysis.traffic import traffic
 from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import MERGES, KernelLaunch, LaunchPlan
-from decodecalc.units import counted, human_bytes, human_rate
+from decodecalc.units import counted, human_bytes, human_rate, in_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ def explain(plan: LaunchPlan, layers: int = 1, word_for_split: str = "split") ->
         ("Reproducibility", _bits(plan)),
     )
     kept = [(title, lines) for title, lines in told if lines]
-    return tuple(ExplainedStep(i, title, tuple(lines)) for i, (title, lines) in enumerate(kept, start=1))
+    return tuple(
+        ExplainedStep(i, title, tuple(map(in_number, lines))) for i, (title, lines) in enumerate(kept, start=1)
+    )
 
 
 def _inputs(plan: LaunchPlan) -> list[str]:

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 @gpu_option
 @click.option(
     "--kv-dtype",
-    default="bf16",
+    default=None,
     shell_complete=complete_dtypes,
-    show_default=True,
-    help="Element type of the KV cache, or a list: bf16, fp16, fp8, int8, int4, nvfp4, …",
+    help="Element type of the KV cache, or a list: bf16, fp16, fp8, int8, int4, nvfp4, … [default: what the checkpoint "
+    "declares, else bf16]",
 )
 @click.option(
     "--page-size",
@@ -89,7 +89,7 @@ def command(
     dcp: int,
     pp: int,
     gpu: str | None,
-    kv_dtype: str,
+    kv_dtype: str | None,
     page_size: int | tuple[int, ...],
     context: str | None,
     memory_fraction: float,
@@ -128,7 +128,8 @@ def command(
 
     def solved(chosen: dict[str, Any]) -> Solved:
         known, device, degree = load_model(chosen["model"]), resolve_gpu(chosen["gpu"]), chosen["tp"]
-        cache = KvCache(chosen["kv_dtype"], chosen["page_size"])
+        dtype = chosen["kv_dtype"] or known.kv_dtype or device.half_type
+        cache = KvCache(dtype, chosen["page_size"])
         available = None if available_gib is None else available_gib * (1 << 30)
         if available is None:
             reserve = int(reserve_gib * (1 << 30))
@@ -139,7 +140,7 @@ def command(
             "model": known.name,
             "gpu": device.name,
             "tp": degree,
-            "kv_dtype": chosen["kv_dtype"],
+            "kv_dtype": cache.dtype,
             "page_size": cache.page_size,
         }
         inputs = {**labels, "dcp": dcp, "pp": pp, "memory_fraction": memory_fraction, "reserve_gib": reserve_gib}

@@ -79,7 +79,9 @@ from decodecalc.units import parse_counts, parse_shard
 )
 @click.option("--q-len", default="1", show_default=True, help="Query tokens per request.")
 @click.option(
-    "--kv-dtype", default="bf16", show_default=True, help="Element types of the KV cache, separated by commas."
+    "--kv-dtype",
+    default=None,
+    help="Element types of the KV cache, separated by commas. [default: what each checkpoint declares, else bf16]",
 )
 @click.option(
     "--page-size", default=None, help="Page sizes of the KV cache, in keys. [default: 16, or what the engine needs]"
@@ -120,6 +122,7 @@ def command(**values: Any) -> None:
 
     When a sweep with --output is interrupted, the same command continues it: finished parts are kept.
     """
+    from decodecalc.sanity import length_lines
     from decodecalc.sweeps.columns import COLUMNS, DEFAULT_COLUMNS, RANKS, TIME
     from decodecalc.sweeps.run import scenario_range, sweep
     from decodecalc.sweeps.top import Top
@@ -129,6 +132,9 @@ def command(**values: Any) -> None:
     if values["where"]:
         Filter(values["where"], COLUMNS)  # a mistake in it must not leave a file behind
     axes = _axes(values)
+    for model in axes.models:
+        for line in length_lines(model, max(axes.contexts)):
+            click.echo(f"warning: {line}", err=True)
     shard = parse_shard(values["shard"])
     columns = [*DEFAULT_COLUMNS, *(RANKS if axes.dcps != (1,) else ())]
     if values["select"]:
@@ -231,7 +237,9 @@ def _axes(values: dict[str, Any]) -> Any:
         batches=tuple(parse_counts(values["batch"], "--batch", 1 << 20)),
         contexts=tuple(parse_counts(values["context"], "--context", 1 << 20)),
         q_lens=tuple(parse_counts(values["q_len"], "--q-len")),
-        kv_dtypes=tuple(n.strip() for n in values["kv_dtype"].split(",") if n.strip()),
+        kv_dtypes=None
+        if values["kv_dtype"] is None
+        else tuple(n.strip() for n in values["kv_dtype"].split(",") if n.strip()),
         page_sizes=tuple(parse_counts(values["page_size"] or str(DEFAULT_PAGE), "--page-size")),
         own_pages=values["page_size"] is None,
         splits=tuple(parse_counts(values["splits"], "--splits")) if values["splits"] else (),

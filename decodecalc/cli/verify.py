@@ -18,7 +18,9 @@ from decodecalc.files import check_output, write_together
 from decodecalc.request import resolve_batches, resolve_gpu, resolve_kv, resolve_layers, resolve_opts
 
 if TYPE_CHECKING:
+    from decodecalc.batch import Batch
     from decodecalc.gpus import Gpu
+    from decodecalc.request import Layers
     from decodecalc.verify.report.files import Report
     from decodecalc.verify.run.device import Device
     from decodecalc.verify.session.ranks import Ranks
@@ -259,9 +261,16 @@ def _scenarios(values: dict[str, Any], interpreted: bool, world: int = 1) -> tup
         "model": layers.label,
         "tp": layers.tp,
         "engines": engines,
-        "warnings": list(layers.warnings),
+        "warnings": [*layers.warnings, *_too_long(layers, batches)],
     }
     return found, said
+
+
+def _too_long(layers: Layers, batches: Sequence[Batch]) -> list[str]:
+    """A line where a step is longer than the model's positions; none for a layer given by hand."""
+    from decodecalc.sanity import length_lines
+
+    return [] if layers.model is None else length_lines(layers.model, max(batch.max_seq_len for batch in batches))
 
 
 def _planned_gpu(device: Device, name: str | None, ranks: Ranks) -> Gpu:

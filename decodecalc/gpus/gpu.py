@@ -129,6 +129,10 @@ class Gpu(Shown):
         block, sm = self.max_smem_bytes_per_block, self.smem_bytes_per_sm
         if block is not None and sm is not None and block > sm:
             raise InputError(f"{where}: max_smem_bytes_per_block ({block}) exceeds smem_bytes_per_sm ({sm})")
+        if self.vendor not in (None, "AMD") and self.gfx is not None:
+            raise InputError(f"{where}: a device of {self.vendor} has no gfx name; leave gfx ({self.gfx:.20}) out")
+        if self.vendor not in (None, "NVIDIA") and self.compute_capability is not None:
+            raise InputError(f"{where}: a device of {self.vendor} has no compute capability; leave it out")
 
     @property
     def label(self) -> str:
@@ -144,6 +148,13 @@ class Gpu(Shown):
     def sm(self) -> int | None:
         """Compute capability as NVIDIA's tools write it: 90 for 9.0, 103 for 10.3; None elsewhere."""
         return self.compute_capability[0] * 10 + self.compute_capability[1] if self.compute_capability else None
+
+    @property
+    def half_type(self) -> str:
+        """The 16-bit type that models run in: bf16, or fp16 on NVIDIA devices before Ampere, which have no BF16
+        arithmetic. Servers take it there by themselves and refuse bf16 (vLLM 0.33, platforms/cuda.py,
+        check_if_supports_dtype; SGLang 0.5.23, model_executor/model_runner.py)."""
+        return "fp16" if self.sm is not None and self.sm < 80 else "bf16"
 
     def is_sm(self, code: int) -> bool:
         """Whether the device has exactly this compute capability: `is_sm(100)` is true on B200 (10.0), not on B300

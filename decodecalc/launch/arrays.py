@@ -19,6 +19,7 @@ from decodecalc.batch import Batch
 from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray
 from decodecalc.launch.plan import MERGE_KERNEL, KeyRange, LaunchPlan
+from decodecalc.units import in_number
 
 BoolArray = npt.NDArray[np.bool_]
 ROLES = ("stage1", "merge", "scheduler")
@@ -115,8 +116,8 @@ class Batches:
         return self.largest(self.q_lens)
 
 
-class GateArray(NamedTuple):
-    """One condition, evaluated for the whole array."""
+class _GateFields(NamedTuple):
+    """What a gate of an array holds."""
 
     name: str
     """The gate's code, in snake case."""
@@ -124,6 +125,16 @@ class GateArray(NamedTuple):
     """bool or bool [N]: whether the condition lets the step through."""
     reason: Callable[[int], str]
     """`reason(n)` puts the outcome of step n into words. It is called only where somebody reads it."""
+
+
+class GateArray(_GateFields):
+    """One condition, evaluated for the whole array. Its words are in number: what is counted once is singular."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str, passed: Any, reason: Callable[[int], str]) -> GateArray:
+        """A gate whose reason is made for any number of things."""
+        return super().__new__(cls, name, passed, lambda n: in_number(reason(n)))
 
 
 class KernelArray(NamedTuple):

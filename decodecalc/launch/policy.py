@@ -196,7 +196,7 @@ class Policy:
 
     def combinations(self, options: Any, version: PolicyVersion) -> tuple[Takes, ...]:
         """What the version takes under these options; a policy that does not say so takes everything."""
-        return (Takes(sparse=self.traits.sparse),)
+        return (Takes(sparse=self.traits.sparse, bf16_anywhere=True),)
 
     def takes(
         self, version: str | None = None, options: Mapping[str, Any] | EngineOptions | None = None

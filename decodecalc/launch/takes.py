@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.errors import GateError, InputError
 from decodecalc.geometry import Geometry
 from decodecalc.kvcache import DTYPE_BYTES, KvCache
+from decodecalc.units import in_number
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
@@ -140,6 +141,8 @@ class Takes:
     """Query heads that share a KV head."""
     page_sizes: Numbers = ANY_NUMBER
     """Keys of a page."""
+    bf16_anywhere: bool = False
+    """BF16 also on devices without BF16 arithmetic."""
     note: str = ""
     """What is worth knowing beside."""
 
@@ -154,6 +157,7 @@ class Takes:
             ("mla", not geo.mla or self.mla is not False),
             ("sparse_layer", geo.gather is None or self.sparse),
             ("dense_layer", geo.gather is not None or self.dense),
+            ("bf16", self.bf16_anywhere or gpu.half_type == "bf16" or not _runs_in_bf16(kv)),
             ("kv_dtype", kv.dtype in self.cache_dtypes),
             ("query_dtype", kv.query_dtype == query if query else kv.query_dtype in self.query_dtypes),
             ("head_dim", geo.head_dim in self.head_dims and rotary),
@@ -201,6 +205,11 @@ class Takes:
         return "; ".join(parts) + (f" ({self.note})" if self.note else "")
 
 
+def _runs_in_bf16(kv: KvCache) -> bool:
+    """Whether a model over this cache computes in BF16: a cache of another float says that it does not."""
+    return kv.dtype == "bf16" or (kv.query_dtype == "bf16" and kv.dtype not in ("fp16", "fp32"))
+
+
 def admit(engine: str, version: str, taken: tuple[Takes, ...], geo: Geometry, kv: KvCache, gpu: Gpu) -> None:
     """GateError where no combination takes the layer, with what the nearest combinations have instead."""
     missed = [(one.against(geo, kv, gpu), one) for one in taken]
@@ -213,7 +222,7 @@ def admit(engine: str, version: str, taken: tuple[Takes, ...], geo: Geometry, kv
     near = [one for codes, one in missed if len(codes) == fewest and codes[0] == code]
     what, valid = _VALID[code]
     told = "; ".join(dict.fromkeys(valid(one) for one in near))
-    raise GateError(f"{engine} {version} does not take {what(geo, kv, gpu)}; valid: {told}", code)
+    raise GateError(f"{engine} {version} does not take {in_number(what(geo, kv, gpu))}; valid: {told}", code)
 
 
 def _text(values: Iterable[Any]) -> str:
@@ -227,6 +236,7 @@ _VALID: dict[str, tuple[Any, Any]] = {
     "mla": (lambda geo, kv, gpu: "MLA layers", lambda one: "layers other than MLA"),
     "sparse_layer": (lambda geo, kv, gpu: "layers that gather their keys", lambda one: "layers that read every key"),
     "dense_layer": (lambda geo, kv, gpu: "layers that read every key", lambda one: "layers that gather their keys"),
+    "bf16": (lambda geo, kv, gpu: f"bf16 on {gpu.label}", lambda one: "fp16 below compute capability 8.0"),
     "kv_dtype": (lambda geo, kv, gpu: f"{kv.dtype} caches", lambda one: _text(one.cache_dtypes)),
     "query_dtype": (
         lambda geo, kv, gpu: f"{kv.query_dtype} queries with a {kv.dtype} cache",

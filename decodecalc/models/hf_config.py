@@ -85,6 +85,10 @@ def _build(config: Mapping[str, Any], name: str | None, source: str) -> Model:
         count = whole("num_kv_shared_layers", shared, 0, MAX_LAYERS)
         notes.append(f"the last {count} layers read the cache of earlier layers: they store no keys of their own")
         shared_layers = frozenset(range(max(len(layers) - count, 0), len(layers)))
+    if not any(group.geometry.gather for group in groups):
+        fields.read.discard("sparse_attention_config")  # looked into, and nothing in it was known
+    if fields.raw("attention_chunk_size") and not any(group.chunk for group in groups):
+        notes.append(f"attention_chunk_size is ignored: {fields.model_type} has no chunked layers here")
     kv_dtype, unknown_kv = declared_kv_dtype(fields, config)
     fields.warnings += [unknown_kv] if unknown_kv else []
     unread = unread_settings(fields)

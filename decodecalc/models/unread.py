@@ -15,7 +15,14 @@ from decodecalc.models.fields import ALIASES, Fields
 # Compiled where they are used: most models have no field that either is asked about.
 _LOOKS_LIKE_ATTENTION = (
     r"attn|attention|window|sparse|index|top_?k|budget|(^|_)kv(_|$)|sink|latent|chunk|compress|n_?heads?($|_)|head_dim"
-    r"|select|block|lightning|nsa|dsa|(^|_)mla(_|$)|share|local|global|swa|stride|sparsity|cla(_|$)"
+    r"|select|block|lightning|nsa|dsa|(^|_)mla(_|$)|share|local|global|swa|stride|sparsity|cla(_|$)|retriev|evict|heads?$"
+)
+# Names that say how many keys a query reads, whatever else they speak of (a budget is counted in tokens), and what
+# they select where they do not select keys.
+_SELECTS_KEYS = r"budget|sparse_att|top_?k|select|retriev|evict|(kv|key|attn|attention)_compress"
+_SELECTS_OTHERS = (
+    r"expert|router|moe|mtp|nextn|loss|vision|visual|audio|image|video|rope|dropout|norm_|group_method|ffn|mlp|init|^top_?k$"
+    r"|group|prob|gating|gate"
 )
 # What such names are about when they do not change which keys are read: weights, training, experts, positions, other
 # towers, other kinds of layers, and switches of an implementation.
@@ -56,8 +63,14 @@ def unread_settings(fields: Fields) -> tuple[str, ...]:
         and name not in _KNOWN
         and _is_set(value)
         and re.search(_LOOKS_LIKE_ATTENTION, name.lower())
-        and not re.search(_HARMLESS, name.lower())
+        and not _is_harmless(name.lower())
     )
+
+
+def _is_harmless(name: str) -> bool:
+    if re.search(_SELECTS_KEYS, name):
+        return re.search(_SELECTS_OTHERS, name) is not None
+    return re.search(_HARMLESS, name) is not None
 
 
 def _is_set(value: Any) -> bool:

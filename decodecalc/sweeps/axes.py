@@ -50,8 +50,9 @@ class Axes(Shown):
     """Keys of each request."""
     q_lens: tuple[int, ...] = (1,)
     """Query tokens of each request."""
-    kv_dtypes: tuple[str, ...] = ("bf16",)
-    """Element types of the cache."""
+    kv_dtypes: tuple[str, ...] | None = None
+    """Element types of the cache; None for the one that each checkpoint declares, else the 16-bit type that models
+    run in on the device."""
     page_sizes: tuple[int, ...] = (16,)
     """Keys of a page."""
     splits: tuple[int, ...] = ()
@@ -72,9 +73,9 @@ class Axes(Shown):
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if f.name not in ("splits", "options", "eager", "own_pages", "dcp_interleave") and not getattr(
-                self, f.name
-            ):
+            may_be_empty = f.name in ("splits", "options", "eager", "own_pages", "dcp_interleave")
+            may_be_empty |= f.name == "kv_dtypes" and self.kv_dtypes is None
+            if not may_be_empty and not getattr(self, f.name):
                 raise InputError(f"axis {f.name} is empty")
         for name in ("batches", "contexts", "q_lens"):
             if min(getattr(self, name)) < 1:
@@ -118,7 +119,7 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
     skipped: list[str] = []
     count = len(axes.engines)
     for name in ("models", "tps", "dcps", "gpus", "kv_dtypes", "page_sizes"):
-        count *= len(getattr(axes, name))
+        count *= len(getattr(axes, name) or (None,))
     count *= max(1, len(axes.splits))
     if count > MAX_FAMILIES:
         raise InputError(
@@ -133,7 +134,9 @@ def families(axes: Axes) -> tuple[list[Family], list[str]]:
                 skipped.append(str(error))
                 continue
             for gpu in axes.gpus:
-                caches = [KvCache(d, p) for d in axes.kv_dtypes for p in axes.page_sizes]
+                half = gpu.half_type
+                dtypes = axes.kv_dtypes or (model.kv_dtype or half,)
+                caches = [KvCache(d, p, None, half) for d in dtypes for p in axes.page_sizes]
                 for policy, version, kv in _policies(axes, model, rank, gpu, caches, skipped):
                     for splits, options in _options(axes, policy, rank.model_kv_heads):
                         for group in rank.layer_groups:

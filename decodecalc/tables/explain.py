@@ -11,6 +11,7 @@ from decodecalc.analysis.occupancy import occupancy
 from decodecalc.analysis.traffic import traffic
 from decodecalc.prefix import WHOLE
 from decodecalc.scenario import Planned
+from decodecalc.tables.memory import cautions
 from decodecalc.tables.table import Table, percent
 from decodecalc.tables.text import sentence
 from decodecalc.units import counted, human_bytes
@@ -33,7 +34,7 @@ def explain_text(request: Request, markdown: bool = False) -> str:
     """The stories as text of at most 100 columns, or as Markdown."""
     found = list(stories(request))
     answer = [f"**{_answer(found[0][0])}**", ""] if markdown else [_answer(found[0][0])]
-    out = [*answer, *request.heading, *request.cautions]
+    out = [*answer, *request.heading, *cautions(request)]
     for item, steps in found:
         name = f"{item.plan.engine} {item.plan.version}, {item.layer_group.name} layers ({item.layer_group.layers})"
         name += "" if item.part == WHOLE else f", {item.part} of {request.scenarios.shared_prefix} shared keys"

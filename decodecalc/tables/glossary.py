@@ -378,7 +378,6 @@ HEADINGS = (
         ("states' time", "The least time to read and write the recurrent states of a step."),
         ("rank exchanges", "The least time of the exchanges of data between GPUs."),
         ("per layer", "The predicted time of the attention of one layer."),
-        ("KV bytes", "Bytes of the cache that the sequences of the row store on one GPU, over all layers."),
         ("fits", "Whether this many sequences fit beside the weights."),
     ),
     *_of(

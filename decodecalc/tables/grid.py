@@ -79,13 +79,14 @@ def _answer(rows: Sequence[dict[str, Any]]) -> str:
         return sentence(ranging(what, mine, COVERAGE))
     launched, working, sms = first["launched_blocks"], first["working_blocks"], first["sm_count"]
     share = f"{min(working, sms)} of {sms} SMs ({percent(first['sm_coverage'])})"
+    read = "reads" if working == 1 else "read"
     if first["repeating_blocks"]:
         text = (
-            f"{who} launches {counted(launched, 'block')}, of which {working} read keys of their own, on {share}, and "
-            f"{first['repeating_blocks']} read the first request's keys once more"
+            f"{who} launches {counted(launched, 'block')}, of which {working} {read} keys of their own, on {share}, "
+            f"and {first['repeating_blocks']} read the first request's keys once more"
         )
     elif working < launched:
-        text = f"{who} launches {counted(launched, 'block')}, of which {working} read keys, on {share}"
+        text = f"{who} launches {counted(launched, 'block')}, of which {working} {read} keys, on {share}"
     else:
         text = f"{who} launches {counted(launched, 'block')} on {share}"
     best, live = first["s_opt"], first["splits_live"]

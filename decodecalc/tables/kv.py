@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from decodecalc.analysis.memory import CacheSize, cache_size, read_bytes
 from decodecalc.errors import InputError
 from decodecalc.models import Model
+from decodecalc.sanity import length_lines
 from decodecalc.tables.table import Column, Table
 from decodecalc.tables.text import sentence
 from decodecalc.units import counted, human_bytes
@@ -63,6 +64,7 @@ def kv_table(
     if size.state_bytes:
         heading.append(f"{human_bytes(size.state_bytes)} of recurrent states per sequence")
     notes = []
+    notes += [f"warning: {line}" for line in length_lines(model, max(chosen))]
     if available is not None and available <= 0:
         notes.append("The weights leave no room for a cache on this GPU")
     copies = max(group.copies for group in size.groups)

@@ -182,19 +182,19 @@ def _columns(rows: list[dict[str, Any]]) -> list[Column]:
         Column("context", "keys"),
         *([Column("layer_group", "layers", align="left")] if groups else []),
         Column("grid", "grid", grid_text, align="left", rank=0),
-        Column("live_blocks", "blocks"),
+        Column("live_blocks", "live blocks"),
         Column("sm_coverage", "coverage", percent, rank=0),
-        Column("splits_live", "splits", lambda v: summary(v) if isinstance(v, list) else str(v)),
+        Column("splits_live", "splits live", lambda v: summary(v) if isinstance(v, list) else str(v)),
         Column("layer_s", "per layer", human_seconds, rank=0),
         Column("attention_s", "attention", human_seconds, rank=0),
         Column("rest_floor_s", "least rest", human_seconds),
-        Column("kv_bytes", "KV bytes", human_bytes),
         Column("fits", "fits", align="left", rank=0, mark=lambda v: GOOD if v else BAD),
     ]
 
 
 def _below(found: Serving) -> list[str]:
-    lines = [*_memory(found), *_fits(found)]
+    lines = [line for text in found.cautions for line in _line("warning", text)]
+    lines += [*_memory(found), *_fits(found)]
     if found.advice:
         for index, advice in enumerate(found.advice):
             lines += _line("change" if not index else "", f"{advice.flag}: {advice.why}")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from decodecalc.errors import UnknownNameError
 from decodecalc.safetext import plain
+from decodecalc.units import in_number
 
 MOST_NOTES = 3  # lines below a table that people read without asking for more
 GOOD, OFF, BAD = "good", "off", "bad"
@@ -90,11 +91,11 @@ class Table:
     def below(self, verbose: bool = False) -> list[str]:
         """The lines below the rows, with how many were left out. A table without an answer leaves none out."""
         if verbose or not self.answer:
-            return [*self.facts, *self.notes, *self.details]
+            return [in_number(line) for line in (*self.facts, *self.notes, *self.details)]
         shown = list(self.notes[:MOST_NOTES])
         hidden = len(self.notes) + len(self.details) - len(shown)
         more = [f"-v shows {hidden} more note{'s' if hidden > 1 else ''}."] if hidden else []
-        return [*self.facts, *shown, *more]
+        return [in_number(line) for line in (*self.facts, *shown, *more)]
 
     def sorted_by(self, spec: str) -> Table:
         """The same rows by the value of one column, named by its heading or by its key, the least first; with `-` in

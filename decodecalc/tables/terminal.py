@@ -136,9 +136,9 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def has_label(text: str) -> bool:
-    """Whether a line begins with a label in a column of its own."""
+    """Whether a line begins with a label in a column of its own, or stands in the column beside one."""
     found = _LABEL.match(text)
-    return found is not None and (found[2] or "").endswith("  ")
+    return found is not None and ((found[2] or "").endswith("  ") or len(found[1]) > 2)
 
 
 def sentence_lines(text: str, width: int) -> list[str]:

@@ -126,6 +126,7 @@ def _heading(report: Report) -> list[str]:
         lines.append(f"driver {before.get('driver')}; {clocks}; the L2 is cold unless a row says otherwise")
     if i.get("command"):
         lines.append(f"command: {i['command']}")
+    lines += report.proves
     if i.get("kernel") == "own":
         rules = dict.fromkeys((r["engine"], r["rule"]) for r in report.rows if r.get("rule"))
         lines += [f"{engine}: {rule}" for engine, rule in rules]
@@ -341,6 +342,7 @@ def _origin(report: Report) -> Origin:
     if before.get("sm_clock_hz"):
         pairs += [("driver", str(before.get("driver"))), ("before", _state(before)), ("after", _state(after))]
     pairs.append(("L2", "cold unless a row says otherwise"))
+    pairs += [("what it proves", text) for text in report.proves]
     if i.get("kernel") == "own":
         pairs += dict.fromkeys((r["engine"], r["rule"]) for r in report.rows if r.get("rule"))
     pairs += [("warning", str(text)) for text in i.get("warnings") or ()]
@@ -403,5 +405,6 @@ def dry_run_table(cases: Sequence[Case], claims: Sequence[int], inputs: Mapping[
     ]
     scenarios = len({case.scenario.id for case in cases})
     heading = [f"A run would check {counted(len(cases), 'case')} of {counted(scenarios, 'scenario')}; nothing was run."]
+    heading += [f"warning: {text}" for text in inputs.get("warnings") or ()]
     notes = [f"{n} {BY_NUMBER[n].name}: {BY_NUMBER[n].text}" for n in claims]
     return Table("verify", {**inputs, "dry_run": True}, rows, columns, heading, notes)

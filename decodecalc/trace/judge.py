@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from decodecalc.engines.registry import engine_names, load_policy
@@ -163,8 +163,11 @@ class Judge:
         assert self.gpu is not None
         known, layer, batch = self.known, candidate.layer, setting.batch or candidate.batch
         options = {**setting.options, **policy.own_options(known.options)}
+        kv = known.kv
+        if self.gpu.half_type != "bf16" and "bf16" in (kv.dtype, kv.query_dtype):  # the same bytes, and what ran there
+            kv = replace(kv, dtype=kv.dtype.replace("bf16", "fp16"), query_dtype=self.gpu.half_type)
         try:
-            one = Scenarios((layer,), (batch,), ((policy, version),), self.gpu, known.kv, options, known.model_kv_heads)
+            one = Scenarios((layer,), (batch,), ((policy, version),), self.gpu, kv, options, known.model_kv_heads)
             ((_, plan),) = one.step_plans(layer, batch, policy, version)
         except DecodecalcError as refused:
             refusals.append(str(refused))

@@ -51,7 +51,8 @@ def known_of(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
     options: dict[str, Any] = {}
     if values["opts"] or values["batch_invariant"]:
         options = resolve_opts(values["opts"], values["batch_invariant"], list(engine_names()) if everyone else names)
-    kv = resolve_kv(values, layers.model if layers else None)
+    gpu = None if values["gpu"] is None else resolve_gpu(values["gpu"])
+    kv = resolve_kv(values, layers.model if layers else None, gpu)
     known = Known(
         layer_groups=layers.layer_groups if layers else (),
         model_kv_heads=layers.model_kv_heads if layers else None,
@@ -61,7 +62,7 @@ def known_of(values: dict[str, Any]) -> tuple[Known, dict[str, Any]]:
         ragged=ragged,
         q_len=q_lens[0],
         kv=kv,
-        gpu=None if values["gpu"] is None else resolve_gpu(values["gpu"]),
+        gpu=gpu,
         engines=None if everyone else tuple(split_version(name) for name in names),
         options=options,
         model=layers.model if layers and values["model"] is not None else None,

@@ -112,7 +112,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(tool.KINDS, "plans", case)
     path = tmp_path / "journal.json"
     for cases in (2, 5):
-        tool.fuzz(tool.Journal.of(path, 1), ["plans"], None, cases, say=lambda text: None)
+        tool.fuzz(tool.Journal.of(path, 1), ["plans"], None, {"plans": cases}, say=lambda text: None)
     journal = tool.Journal.of(path, 1)
     assert journal.done == {"plans": 5}
     assert journal.calls == {"plans": 4 * 3 + 1}
@@ -121,6 +121,24 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     assert "planted" in journal.found[0]
     with pytest.raises(SystemExit, match="seed 1"):
         tool.Journal.of(path, 2)
+
+
+def test_journals_of_several_processes_are_added_up(tmp_path: Path) -> None:
+    """Runs of different seeds give one sum of each kind, and everything that any of them found."""
+    for seed in (1, 2):
+        journal = tool.Journal(seed, path=tmp_path / f"{seed}.json")
+        journal.add("loaders", 2, 0.5, None)
+        journal.add("plans", 4, 0.5, f"planted {seed}" if seed == 2 else None)
+        journal.save()
+    said: list[str] = []
+    assert tool.add_up([tool.Journal.of(tmp_path / f"{seed}.json", None) for seed in (1, 2)], said.append) == 1
+    assert {"loaders: 4 calls in 2 cases", "plans: 8 calls in 2 cases", "1 got through"} <= set(said)
+    assert "loaders and plans together: 12 calls" in said
+    assert "got through: planted 2" in said
+    assert tool.counts("plans=3,commands=2") == {"commands": 2, "plans": 3}
+    assert tool.counts("7") == dict.fromkeys(tool.KINDS, 7)
+    with pytest.raises(SystemExit, match="is no journal"):
+        tool.Journal.of(tmp_path / "none.json", None)
 
 
 @pytest.mark.parametrize(

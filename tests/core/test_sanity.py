@@ -69,6 +69,42 @@ def test_the_heading_of_every_command_says_it(call: Any) -> None:
     assert "9000 keys are more than" in call("predict", *argv, "--format", "json").out
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("kv",), ("sweep", "--engine", "vllm-triton"), ("verify", "--engine", "vllm-triton", "--dry-run"), ("step",),
+        ("choose",), ("segments",), ("paging",), ("merge",), ("explain",), ("roofline",), ("predict",),
+    ],
+)  # fmt: skip
+def test_every_command_says_that_a_context_is_too_long(call: Any, argv: tuple[str, ...]) -> None:
+    """No command of a model counts or plans a request beyond its positions without a word."""
+    for context, said in (("9000", True), ("4000", False)):
+        result = call(*argv, "--model", "llama3-8b", "--context", context)
+        assert result.code == 0, result.err
+        found = "9000 keys are more than the 8192 positions" in " ".join((result.out + result.err).split())
+        assert found is said
+
+
+@pytest.mark.parametrize(
+    ("command", "switch"),
+    [
+        ("vllm serve meta-llama/Meta-Llama-3-8B --max-model-len 9000", "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"),
+        (
+            "python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-8B --context-length 9000",
+            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
+        ),
+    ],
+)
+def test_a_server_that_is_told_a_longer_context_refuses_to_start(call: Any, command: str, switch: str) -> None:
+    """The answer says so, and which variable changes it; with the variable it does not."""
+    asked = " ".join(call("serve", command).out.split())
+    assert f"the server refuses to start, unless {switch} is set" in asked
+    allowed = " ".join(call("serve", f"{switch} {command}").out.split())
+    assert "refuses to start" not in allowed
+    assert "9000 tokens are more than the 8192 positions" in allowed
+    assert "positions" not in call("serve", command.replace("9000", "8192")).out
+
+
 def test_no_servers_kernel_is_planned_for_a_device_it_does_not_exist_on() -> None:
     """On a device of another vendor every engine that does not name the vendor refuses; the textbook rule plans."""
     gpu, geo = dc.load_gpu("gaudi3"), dc.Geometry(32, 8, 128)

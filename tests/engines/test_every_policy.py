@@ -227,3 +227,20 @@ def test_a_refused_scenario_has_a_code(name: str, version: str) -> None:
                 except GateError as refused:
                     code = refused.code
                 assert code
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_reasons_of_gates_are_in_number(name: str) -> None:
+    """One request of one key has one of everything: no reason says "1 requests"."""
+    said: list[str] = []
+    for geo in (Geometry(1, 1, 128), Geometry(8, 1, 128), Geometry(16, 1, 576, 512, mla=True)):
+        for gpu, page in (("h100", 16), ("b200", 64), ("a100", 256), ("mi300x", 16), ("h100", 1)):
+            try:
+                plan = load_policy(name).plan(geo, Batch([1]), KvCache(page_size=page), load_gpu(gpu))
+            except GateError as refused:
+                said.append(str(refused))
+            else:
+                said += [gate.reason for gate in plan.gates]
+    assert said
+    plural = r"(?<![\w.,/-])1 (\w+ )?(requests|splits|blocks|keys|tokens|pages|tiles|partitions|rows)\b"
+    assert not [text for text in said if re.search(plural, text)]

@@ -168,3 +168,17 @@ def test_any_value_is_either_accepted_or_an_input_error(field: str, value: Any) 
         return
     assert value is None or type(getattr(gpu, field)) in (int, float, str, tuple)
     assert isinstance(hash(gpu), int)
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        {"vendor": "NVIDIA", "gfx": "gfx942"},
+        {"vendor": "AMD", "compute_capability": "9.0"},
+        {"vendor": "Intel", "compute_capability": "9.0"},
+    ],
+)
+def test_a_vendor_that_contradicts_the_architecture_is_refused(contradiction: dict[str, str]) -> None:
+    """A device is one vendor's: rules of two vendors would hold for it."""
+    with pytest.raises(InputError, match="leave"):
+        load_gpu({"name": "x", "sm_count": 100, "hbm_bytes_per_s": 2e12, **contradiction})

@@ -93,6 +93,38 @@ def test_a_public_timing_of_paged_attention_lies_in_the_interval_of_the_stand_in
     assert all(p.low_s <= seconds <= p.high_s for seconds in (68.6e-6, 71.4e-6))
 
 
+SERVED = [name for name in engine_names() if not load_policy(name).takes()[0].bf16_anywhere]
+
+
+@pytest.mark.parametrize("gpu", ["v100-sxm", "t4"])
+@pytest.mark.parametrize("name", SERVED)
+def test_d_nobody_serves_bf16_before_ampere(name: str, gpu: str) -> None:
+    """D. The element type of queries and cache is one that the device computes with; FP16 is planned where BF16 is
+    not."""
+    for geo in (dc.Geometry(32, 8, 128), LATENT):
+        for page in (16, 64, 256):
+            with pytest.raises(dc.DecodecalcError):
+                dc.plan(name, geo, dc.Batch([4096]), kv=dc.KvCache("bf16", page, query_dtype="bf16"), gpu=gpu)
+
+
+@pytest.mark.parametrize("command", ["grid", "predict", "kv", "step", "choose"])
+def test_d_a_command_takes_the_type_that_the_device_computes_with(call: Any, command: str) -> None:
+    """D. Without --kv-dtype a model runs in FP16 there, as servers run it, and the defaults say so."""
+    said = call(command, "--model", "llama3-8b", "--gpu", "t4", "--context", "1k")
+    assert said.code == 0, said.err
+    assert "fp16" in said.out
+
+
+@pytest.mark.parametrize("name", ["paged-attention-v1", "paged-attention-v2", "rocm-paged", "aiter-unified"])
+@pytest.mark.parametrize("value_dim", [64, 192, 256])
+def test_h_a_kernel_of_one_head_size_takes_keys_and_values_of_one_width(name: str, value_dim: int) -> None:
+    """H. A kernel that is compiled for one head size never plans values of another width."""
+    gpu = "h100" if name.startswith("paged") else "mi300x"
+    assert dc.plan(name, dc.Geometry(32, 8, 128), dc.Batch([4096]), gpu=gpu)
+    with pytest.raises(dc.GateError, match=f"values of {value_dim} with keys of 128"):
+        dc.plan(name, dc.Geometry(32, 8, 128, value_dim), dc.Batch([4096]), gpu=gpu)
+
+
 @pytest.mark.parametrize(
     ("engine", "widths", "loads"),
     [

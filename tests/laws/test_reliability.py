@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import decodecalc as dc
 from decodecalc.engines import load_policy
 from decodecalc.launch.arrays import Launches
+from decodecalc.models import LayerGroup
 from decodecalc.verify.session.suites import Scenario, cases
 
 TESTS = Path(__file__).parents[1]
@@ -32,7 +34,7 @@ ELSEWHERE = {
         "sweeps/test_safety.py::test_parquet_parts_of_a_shard_and_the_whole_do_not_meet_in_one_folder",
     ],
     5: ["sweeps/test_safety.py::test_two_sweeps_do_not_write_one_file_at_a_time"],
-    7: ["golden/test_flashinfer.py::", "verify/own/"],
+    7: ["golden/test_flashinfer.py::", "verify/own/", "verify/test_reports.py::test_a_report_says_what_it_proves"],
     8: [
         "trace/test_limits.py::test_what_no_profile_holds_is_refused_before_it_is_built",
         "trace/test_limits.py::test_verdicts_on_names_are_bounded_by_bytes",
@@ -98,6 +100,29 @@ def test_3_what_is_right_does_not_fail(call: Any, arguments: tuple[str, ...]) ->
     """3. The bound follows the output's type too, and blocks that mask whole blocks of keys are no early exits."""
     layer = ("--q-heads", "2", "--kv-heads", "1", "--head-dim", "16", "--page-size", "16")
     assert call("verify", "--device", "interpreter", *layer, *arguments).code == 0
+
+
+@pytest.mark.interpreter
+def test_7_a_merge_that_stops_after_its_first_step_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """7. A merge takes several steps in the interpreter, small as its cases are: losing the later ones shows."""
+    if pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("the kernels are compiled where there is a GPU, and the interpreter is not used")
+    from decodecalc.verify.run.device import open_device
+    from decodecalc.verify.run.runner import INTERPRETER_MERGE_SPLITS, Runner
+
+    step = Scenario("s", LayerGroup("all", 1, dc.Geometry(2, 1, 32)), dc.Batch([75]), dc.KvCache(), ("vllm-triton",))
+    (case,) = cases([step], dc.load_gpu("h100"))
+    assert case.plan is not None
+    assert max(case.plan.splits.live) > 2 * INTERPRETER_MERGE_SPLITS
+
+    def verdicts() -> list[str]:
+        runner = Runner(open_device("interpreter", 0, ""), (1,))
+        return [f.verdict for result in runner.run([case], lambda *_: None) for f in result.findings]
+
+    assert verdicts() == ["pass"]
+    merge = importlib.import_module("decodecalc_kernels.merge")
+    monkeypatch.setattr(merge, "live_splits", lambda keys, split_keys: INTERPRETER_MERGE_SPLITS)
+    assert verdicts() == ["fail"]
 
 
 @pytest.mark.parametrize("version", [version.name for version in load_policy("flashmla").versions])

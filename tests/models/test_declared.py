@@ -51,15 +51,42 @@ def test_a_command_takes_the_declared_type_unless_told_otherwise(call: Any, tmp_
     argv = ("grid", "--model", str(path), "--engine", "vllm-triton")
     assert "KV cache fp8, as the checkpoint declares" in call(*argv).out
     assert "KV bf16" in call(*argv, "--kv-dtype", "bf16").out
+    for command in (("kv", "--context", "1k"), ("sweep", "--engine", "vllm-triton", "--select", "kv_dtype")):
+        given = (*command, "--model", str(path))
+        assert "fp8" in call(*given).out
+        assert "fp8" not in call(*given, "--kv-dtype", "bf16").out.replace(str(path), "")
 
 
 @pytest.mark.parametrize(
-    "name", ["sparse_attn_budget", "dsa_top_k", "kv_select_blocks", "second_window", "num_sink_keys"]
+    "name",
+    [
+        "sparse_attn_budget",
+        "dsa_top_k",
+        "kv_select_blocks",
+        "second_window",
+        "num_sink_keys",
+        "quest_token_budget",
+        "retrieval_heads",
+        "attn_topk_tokens",
+        "kv_compress_tokens",
+        "evict_to_tokens",
+    ],
 )
 def test_a_setting_of_attention_that_is_not_known_is_named(name: str) -> None:
     """It may change which keys are read, so it is never left out in silence."""
     assert name in load_model({**LLAMA, name: 64}).warnings[-1]
     assert load_model({**LLAMA, name: None}).warnings == ()
+
+
+def test_a_sparse_setting_without_a_known_budget_is_named() -> None:
+    """A mapping that was looked into and said nothing is as unread as one under another name."""
+    odd = {"sparse_attention_config": {"block_size": 64, "num_selected_blocks": 16}}
+    assert "sparse_attention_config" in load_model({**LLAMA, **odd}).warnings[-1]
+
+
+def test_chunks_that_no_layer_has_are_noted() -> None:
+    """Llama-4's chunk in a class without chunked layers is left out, and not in silence."""
+    assert "attention_chunk_size is ignored" in " ".join(load_model({**LLAMA, "attention_chunk_size": 8192}).notes)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from html import unescape
 
 import pytest
 
 from decodecalc.errors import InputError
-from decodecalc.verify.report.files import SCHEMA, Journal, make_report, merge_reports, read_report
+from decodecalc.tables.verify import html_page, markdown, terminal_text
+from decodecalc.verify.report.files import PROVES, SCHEMA, Journal, make_report, merge_reports, read_report
 
 
 def row(case="c", claim=3, verdict="pass"):
@@ -86,3 +88,15 @@ def test_the_journal_of_another_run_is_refused(tmp_path):
     Journal(str(tmp_path / "j"), "one").start()
     with pytest.raises(InputError, match="another run"):
         Journal(str(tmp_path / "j"), "two").read()
+
+
+def test_a_report_says_what_it_proves():
+    """The bundled kernel cuts as the plan says, so that only a run of the engines' own kernels proves a rule; the
+    report says so wherever it is shown, and a report that joins runs of both kinds says both."""
+    bundled, own = (make_report({"device": "x", "kernel": kernel}, [row()]) for kernel in ("bundled", "own"))
+    for report, kinds in ((bundled, ["bundled"]), (own, ["own"]), (merge_reports([own, bundled]), ["bundled", "own"])):
+        assert report.proves == [PROVES[kind] for kind in kinds]
+        assert json.loads(report.to_json())["proves"] == report.proves
+        for shown in (terminal_text(report), markdown(report), html_page(report)):
+            words = " ".join(unescape(shown).replace("\\", "").split())
+            assert [kind for kind, text in PROVES.items() if text.replace("`", "") in words.replace("`", "")] == kinds

@@ -118,7 +118,9 @@ class AiterUnified(Policy):
 
     def combinations(self, options: AiterUnifiedOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """Describe which layers, caches and devices the version takes."""
-        return (Takes(devices=(AMD,), mla=False, cache_dtypes=("bf16", "fp16", "fp8"), note="not gfx1250"),)
+        return (
+            Takes(devices=(AMD,), mla=False, cache_dtypes=("bf16", "fp16", "fp8"), value_dims=None, note="not gfx1250"),
+        )
 
     def launches(
         self,

@@ -786,7 +786,7 @@ def _gates(
     def why_invariant(n: int) -> str:
         if c.num_splits == 1 and d.head_groups is None:
             return "num_splits = 1: every request is one split in any batch"
-        return f"num_splits = 1 fixes the splits of every request; now {at(d.num_splits, n)} are in force"
+        return f"num_splits = 1 fixes the splits of every request; this step has num_splits {at(d.num_splits, n)}"
 
     split = d.num_splits > 1
     # The pairs of blocks gather keys for 128 heads only; vLLM's sparse decode kernel takes the others.

@@ -149,7 +149,7 @@ class LlamaCpp(Policy):
     def combinations(self, options: LlamaCppOptions, version: PolicyVersion) -> tuple[Takes, ...]:
         """Describe which layers, caches and devices the version takes."""
         packed = {192: Numbers(step=8), 320: Numbers(step=32)}
-        layer = Takes(devices=("sm50+",), cache_dtypes=CACHE_DTYPES)
+        layer = Takes(devices=("sm50+",), cache_dtypes=CACHE_DTYPES, bf16_anywhere=True)  # converted as it is read
         return tuple(
             replace(
                 layer,

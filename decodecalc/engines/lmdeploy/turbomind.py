@@ -265,6 +265,7 @@ def _combinations() -> Iterator[Takes]:
                         head_dims=only(head_dim),
                         value_dims=Numbers() if head_dim == MLA_HEAD_DIM else None,
                         page_sizes=Numbers(step=min(kernel.cta_s for kernel in kernels)),
+                        bf16_anywhere=True,  # a cache of 16 bits: LMDeploy stores FP16 where there is no BF16
                     )
 
 

@@ -107,7 +107,9 @@ class PagedAttention(Policy):
             Takes(
                 devices=(NVIDIA, AMD),
                 mla=False,
+                sinks=False,
                 cache_dtypes=FLOATS,
+                value_dims=None,
                 page_sizes=only(*BLOCK_SIZES),
                 note=f"compiled for head sizes {compiled}: the gate head_dim_compiled says so",
             ),
@@ -200,6 +202,13 @@ class PagedAttention(Policy):
                     lambda n: "the layer has no window"
                     if geo.window is None
                     else f"the kernel reads every key in spite of window {geo.window}",
+                ),
+                GateArray(
+                    "softcap",
+                    geo.softcap is None,
+                    lambda n: "logits have no cap"
+                    if geo.softcap is None
+                    else f"the kernel applies no cap of {geo.softcap:g} to logits",
                 ),
             ),
         )

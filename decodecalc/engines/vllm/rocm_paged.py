@@ -146,7 +146,7 @@ class RocmPaged(Policy):
         """What the version takes."""
         rules: RocmPagedRules = version.rules
         if rules.triton_fallback:
-            return (Takes(devices=(AMD,), mla=False, cache_dtypes=FLOATS),)
+            return (Takes(devices=(AMD,), mla=False, cache_dtypes=FLOATS, value_dims=None),)
         return (
             Takes(
                 devices=(AMD,) if options.arch else rules.cdna,
@@ -155,6 +155,7 @@ class RocmPaged(Policy):
                 cache_dtypes=FLOATS,
                 query_dtypes=SIXTEEN_BITS,
                 head_dims=only(64, 128),
+                value_dims=None,
                 groups=Numbers(high=16),
                 page_sizes=only(16, 32),
             ),

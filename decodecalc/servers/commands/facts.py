@@ -39,6 +39,9 @@ class Facts:
     """The flag that halves the cache."""
     dcp_exchange: str = AG_RS
     """How the ranks that divide keys merge their outputs where the command does not say: of the newest release."""
+    longer_than_model: str | None = None
+    """The environment variable with which the server takes a context beyond the model's positions; None where it takes
+    one by itself."""
     trials: tuple[str, ...] = ()
     """Flags worth trying on a command: each is added, and the step's time compared."""
     page_size: int = 16

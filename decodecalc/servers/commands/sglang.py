@@ -107,6 +107,8 @@ FACTS = Facts(
         "backend": "--attention-backend {}",
         "memory_fraction": "--mem-fraction-static {}",
     },
+    # 0.5.23, configs/model_config.py, _derive_context_length
+    longer_than_model="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
     smaller_cache="--kv-cache-dtype fp8_e4m3",
     dcp_exchange="a2a",
     trials=("--triton-attention-num-kv-splits 16", "--triton-attention-num-kv-splits 32"),

@@ -143,6 +143,7 @@ FACTS = Facts(
         "memory_fraction": "--gpu-memory-utilization {}",
     },
     smaller_cache="--kv-cache-dtype fp8",
+    longer_than_model="VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",  # 0.33, config/model.py, _get_and_verify_max_len
     trials=(
         "--attention-config.flash_attn_max_num_splits_for_cuda_graph 16",
         "--attention-config.flash_attn_max_num_splits_for_cuda_graph 64",

@@ -1,7 +1,7 @@
 """The report of a run: its JSON form, the journal that survives an interruption, and the joining of shards.
 
-JSON: {"schema": "decodecalc/verify/1", "inputs": {...}, "summary": {...}, "comparison": {...} | null, "rows": [...]},
-with one row per line. The journal holds one finished case per line.
+JSON: {"schema": "decodecalc/verify/1", "inputs": {...}, "proves": [...], "summary": {...}, "comparison": {...} | null,
+"rows": [...]}, with one row per line. The journal holds one finished case per line.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ from decodecalc.verify.report.summary import Comparison, Summary, summarise
 SCHEMA = "decodecalc/verify/1"
 SEEN = ("case", "claim", "claim_name", "quantity", "predicted", "observed", "unit", "verdict", "reason")
 """Keys of the rows that a notebook shows; a frame has all."""
+# The bundled kernel cuts as the plan says, whether or not the engine cuts that way: it cannot tell a rule that was
+# misread.
+PROVES = {
+    "bundled": "This run launched the bundled kernel by decodecalc's reading of each engine's rule. It proves what "
+    "such a launch does, and not that a server follows the rule. Only a run of the engines' own kernels (`decodecalc "
+    "verify --kernel own`) proves the rule.",
+    "own": "This run launched the engines' own kernels, and held decodecalc's reading of each rule against what the "
+    "installed versions do.",
+}
 MAX_FILE_BYTES = 256 << 20
 MAX_SHARDS = 1 << 20
 
@@ -62,6 +71,14 @@ class Report(ShownRows):
         return self.summary.passed and not (self.comparison and self.comparison.regressions)
 
     @property
+    def proves(self) -> list[str]:
+        """What the run shows of an engine's rule: a sentence for each kind of kernels that ran."""
+        parts = self.inputs.get("merged_from")
+        asked = parts if isinstance(parts, list) and parts else [self.inputs]
+        own = {isinstance(part, Mapping) and part.get("kernel") == "own" for part in asked}
+        return [PROVES["own" if which else "bundled"] for which in sorted(own)]
+
+    @property
     def verdict(self) -> str:
         """One sentence."""
         s = self.summary
@@ -79,6 +96,7 @@ class Report(ShownRows):
         head = {
             "schema": SCHEMA,
             "inputs": clean(dict(self.inputs)),
+            "proves": self.proves,
             "summary": clean(self.summary.to_dict()),
             "comparison": clean(self.comparison.to_dict()) if self.comparison else None,
         }
