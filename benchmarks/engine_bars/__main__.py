@@ -6,9 +6,12 @@ every bar is put beside its number. One command on a machine with a GPU and the 
 
 which is `python -m benchmarks.engine_bars --seed 1234`. Predictions lie in BASE.predicted.json before anything is
 timed; `--only predict` stops there and needs no GPU, and a later run with the same seed and steps takes them up.
-`--only judge` judges a run again. What the engines compile is compiled first (half a minute on 16 cores for Triton;
-FlashInfer's kernels take minutes, six at a time, beside the timing of the others). The seed must be one that no fit has
-seen: decodecalc/cost/NOTES.md lists those that were used.
+`--only judge` judges a run again. The seed must be one that no fit has seen: decodecalc/cost/NOTES.md lists those that
+were used.
+
+What the engines compile is compiled first, and the run says how far it is. The first time this takes minutes: Triton's
+kernels half a minute on 16 cores that have nothing else to do, and more on fewer; FlashInfer's several minutes, six at
+a time, beside the timing of the others. Later runs find the kernels in the engines' caches.
 """
 
 from __future__ import annotations
@@ -70,13 +73,18 @@ def measure(run: dict[str, Any], path: Path, limit_s: float, without: Sequence[s
     first, later = {name for name in here if name not in LATER}, {name for name in here if name in LATER}
     run.update(provenance(device), before=device.state().to_dict())
     clock = Stopwatch()
-    compile_all(compiled_first(_tasks(run, first)))
-    print(f"compiled after {time.monotonic() - begun:.0f} s", flush=True)
-    with compiling(compiled_first(_tasks(run, later)), processes=LATER_PROCESSES, jobs=1) as wait:
+
+    def tick(done: int, total: int) -> None:
+        if done % 10 == 0 or done == total:
+            print(f"compiled {done} of {total} after {time.monotonic() - begun:.0f} s", flush=True)
+
+    tasks = compiled_first(_tasks(run, first))
+    print(f"compiling {len(tasks)} sets of kernels; the first time takes minutes, later runs find them", flush=True)
+    compile_all(tasks, tick=tick)
+    with compiling(compiled_first(_tasks(run, later)), processes=LATER_PROCESSES, jobs=1, tick=tick) as wait:
         whole = time_steps(run, first, timer, clock, limit_s, path)
         if whole and later:
             wait()
-            print(f"compiled the others after {time.monotonic() - begun:.0f} s", flush=True)
             time_steps(run, later, timer, clock, limit_s, path)
     run.update(after=device.state().to_dict(), seconds=round(time.monotonic() - begun, 1))
     write_whole(path, json.dumps(run))
@@ -175,7 +183,8 @@ def report(run: dict[str, Any], bars: Sequence[Judged], base: str) -> str:
         f"{len(run['cells'])} steps were timed. The predictions were written at {run['predicted_utc']}, before "
         f"anything was timed, and lie with the times in `{base}.json`. They come from the calibration as it was then, "
         "which had not seen these steps. Where a later fit has taken the times in, this page keeps what was predicted "
-        "before; [engine-kernels.md](engine-kernels.md) has the errors of the shipped calibration on steps held out.\n",
+        "before and says nothing of that fit: its evidence are the steps held out in turn, in "
+        "[engine-kernels.md](engine-kernels.md), until another seed is run.\n",
         "| what | measured | bar | holds |",
         "|---|---|---|---|",
         *(f"| {b.what} | {b.number} | {b.bar} | {'yes' if b.holds else '**no**'} |" for b in bars),

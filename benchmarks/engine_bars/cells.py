@@ -120,11 +120,14 @@ def _advised(step: ProbeStep, engine: str, version: str | None, gpu: Gpu, known:
 
 
 def compiled_first(cells: Sequence[tuple[ProbeStep, Sequence[OwnCall]]]) -> list[tuple[ProbeStep, Sequence[OwnCall]]]:
-    """One small step of every layer and cache, so that all kernels are compiled before anything is timed."""
-    seen: dict[Any, tuple[ProbeStep, Sequence[OwnCall]]] = {}
+    """One small step of every engine, layer and cache, with all settings that any step has of them, so that every
+    kernel is compiled before anything is timed, and none by two processes at once."""
+    steps: dict[Any, ProbeStep] = {}
+    wanted: dict[Any, dict[str, OwnCall]] = {}
     for step, calls in cells:
         lens = step.batch.seq_lens
-        short = replace(step, batch=Batch([min(n, 1024) for n in lens]))
-        engines = tuple(dict.fromkeys(call.engine for call in calls))
-        seen.setdefault((step.geometry, step.kv, engines, len(lens) > 128 // step.geometry.kv_heads), (short, calls))
-    return list(seen.values())
+        for call in calls:
+            key = (call.engine, step.geometry, step.kv, len(lens) > 128 // step.geometry.kv_heads)
+            steps.setdefault(key, replace(step, batch=Batch([min(n, 1024) for n in lens])))
+            wanted.setdefault(key, {}).setdefault(call.label, call)
+    return [(steps[key], list(calls.values())) for key, calls in wanted.items()]

@@ -130,8 +130,9 @@ def _engines(
     timer = DeviceTimer(device, gpu, here, BUDGET_S)
     run = OwnCalibration(subjects, timer, gpu, identity_of(device, gpu), journal, seconds)
     with Bars() as bars:
-        bar = bars.add("compiling engines' kernels", None)
-        compile_all(run.to_compile(), device_index)
+        what = "compiling engines' kernels"
+        bar = bars.add(what, None)
+        compile_all(run.to_compile(), device_index, lambda done, total: bar.part(what, done, total))
         entries = run.measure(bar.part)
         if times:
             write_whole(times, json.dumps({"schema": TIMES_SCHEMA, "gpu": dict(run.identity), "steps": entries}))

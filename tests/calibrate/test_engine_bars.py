@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine_bars import __main__ as bars
-from benchmarks.engine_bars.cells import draw
+from benchmarks.engine_bars.cells import compiled_first, draw
 from benchmarks.engine_bars.judge import judge, outcomes
 from decodecalc.calibrate.own.timer import Results
 from decodecalc.calibrate.own.timing import OwnCall, ProbeStep, check_times, timings_of
@@ -139,3 +139,18 @@ def test_the_limit_counts_timing_alone_and_examples_come_first(drawn: dict[str, 
     now[0] += 600.0
     assert bars.time_steps(run, engines, timer, clock, 1e9, tmp_path / "run.json")
     assert all("us" in launch for c in run["cells"] for launch in c["launches"] if launch["engine"] in engines)
+
+
+def test_every_kernel_is_compiled_once_with_all_its_settings() -> None:
+    """No two tasks hold the same engine, layer, cache and side of the split rule; no launch of a step is missing."""
+    drawn = [(step, calls) for _, step, calls in draw(4, 40)]
+    tasks = compiled_first(drawn)
+    keys = [
+        (calls[0].engine, step.geometry, step.kv, step.batch.size > 128 // step.geometry.kv_heads)
+        for step, calls in tasks
+    ]
+    assert len(set(keys)) == len(keys)
+    assert all(len({call.engine for call in calls}) == 1 for _, calls in tasks)
+    compiled = {(step.geometry, step.kv, call.label) for step, calls in tasks for call in calls}
+    assert compiled == {(step.geometry, step.kv, call.label) for step, calls in drawn for call in calls}
+    assert max(step.batch.max_seq_len for step, _ in tasks) <= 1024

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from own_engine import CpuAsGpu
@@ -122,3 +123,37 @@ def test_one_core_compiles_nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(timers.os, "cpu_count", lambda: 1)
     monkeypatch.setattr(timers, "peer_folder", lambda: None)
     compile_all([(STEP, [OwnCall(engine=SGLANG)])] * 3)
+
+
+def test_compiling_says_how_far_it_is_and_a_failure_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task is waited for and counted, those that failed too."""
+
+    class Done:
+        def wait(self) -> None:
+            """Neither returns nor raises what the task did."""
+
+    class Pool:
+        started: ClassVar[list[tuple[int, int | None]]] = []
+        tasks: ClassVar[list[ProbeStep]] = []
+
+        def __init__(self, processes: int, begin: Any, given: tuple[int | None]) -> None:
+            self.started.append((processes, *given))
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *why: object) -> None:
+            """The processes end."""
+
+        def apply_async(self, task: Any, given: tuple[ProbeStep, Any, int]) -> Done:
+            self.tasks.append(given[0])
+            return Done()
+
+    monkeypatch.setattr(timers.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(timers, "peer_folder", lambda: None)
+    monkeypatch.setattr("multiprocessing.get_context", lambda how: SimpleNamespace(Pool=Pool))
+    seen: list[tuple[int, int]] = []
+    with timers.compiling([(STEP, ())] * 9, processes=6, jobs=1, tick=lambda *at: seen.append(at)) as wait:
+        assert (Pool.started, len(Pool.tasks), seen) == ([(6, 1)], 9, [])
+        wait()
+    assert seen == [(done, 9) for done in range(1, 10)]

@@ -115,20 +115,26 @@ def in_short(why: BaseException) -> str:
 
 
 Task = tuple[ProbeStep, Sequence[OwnCall]]
+Tick = Callable[[int, int], None]
 
 
-def compile_all(tasks: Sequence[Task], index: int = 0) -> None:
+def compile_all(tasks: Sequence[Task], index: int = 0, tick: Tick | None = None) -> None:
     """Run every launch once, in several processes: compiling one kernel after the other would take minutes.
 
-    index: of the GPU. With one core nothing is done, because the timer compiles what it needs.
+    index: of the GPU. tick(done, total) after every task. With one core nothing is done, because the timer compiles
+    what it needs.
     """
-    with compiling(tasks, index) as wait:
+    with compiling(tasks, index, tick=tick) as wait:
         wait()
 
 
 @contextmanager
 def compiling(
-    tasks: Sequence[Task], index: int = 0, processes: int = MOST_PROCESSES, jobs: int | None = None
+    tasks: Sequence[Task],
+    index: int = 0,
+    processes: int = MOST_PROCESSES,
+    jobs: int | None = None,
+    tick: Tick | None = None,
 ) -> Iterator[Callable[[], None]]:
     """`compile_all` beside other work; what is yielded waits for its end, and leaving ends it.
 
@@ -144,8 +150,15 @@ def compiling(
         yield lambda: None
         return
     with multiprocessing.get_context("spawn").Pool(count, _limit_jobs, (jobs,)) as pool:
-        found = pool.starmap_async(_compile, [(step, tuple(calls), index) for step, calls in tasks], chunksize=1)
-        yield lambda: found.wait()
+        found = [pool.apply_async(_compile, (step, tuple(calls), index)) for step, calls in tasks]
+
+        def wait() -> None:
+            for done, one in enumerate(found, 1):
+                one.wait()  # what failed fails again where it is timed
+                if tick:
+                    tick(done, len(found))
+
+        yield wait
 
 
 def _limit_jobs(jobs: int | None) -> None:
