@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from decodecalc.cli.progress import Bars
+from decodecalc.cli.say import say
 
 BUDGET_S = 0.03  # of the replays of one launch: engines' launches are many, and each is timed on many steps
 
@@ -88,10 +89,10 @@ def command(
             chosen = [*all_subjects()] if names == ["all"] else names
             found = _engines(chosen, names == ["all"], device, gpu, target, journal, seconds, times, device_index)
     except KeyboardInterrupt:
-        click.echo(f"interrupted: finished parts are in {journal}; the same command goes on from there", err=True)
+        say(f"interrupted: finished parts are in {journal}; the same command goes on from there")
         raise
-    click.echo(f"{found.label}: {len(found.parameters)} parameters, {len(found.variants)} variants", err=True)
-    click.echo(f"wrote {output}", err=True)
+    say(f"{found.label}: {len(found.parameters)} parameters, {len(found.variants)} variants")
+    say(f"wrote {output}")
 
 
 def _bundled(device: Device, gpu: Gpu, journal: Path, target: Path) -> Calibration:
@@ -125,7 +126,7 @@ def _engines(
 
     subjects, here, missing = runnable_subjects(names, gpu, whatever_runs)
     for engine, reason in missing.items():
-        click.echo(f"not calibrated: {engine}: {reason}", err=True)
+        say(f"not calibrated: {engine}: {reason}")
     base = base_for(target, gpu) or _bundled(device, gpu, journal, target)
     timer = DeviceTimer(device, gpu, here, BUDGET_S)
     run = OwnCalibration(subjects, timer, gpu, identity_of(device, gpu), journal, seconds)
@@ -142,7 +143,7 @@ def _engines(
             f"{kernel} {dtype}: 90 % within {w.uniform:.1%}, ragged {w.ragged:.1%}"
             for (kernel, dtype), w in one.widths.items()
         )
-        click.echo(f"{one.family.name}: {len(one.held)} launches; held-out steps of {widths}", err=True)
+        say(f"{one.family.name}: {len(one.held)} launches; held-out steps of {widths}")
     found = run.finished(base, families)
     found.save(target)
     run.forget()
@@ -161,4 +162,4 @@ def _collectives(output: str) -> None:
     device = open_device("cuda", ranks.local)
     rows = calibrate_collectives(ranks, device, detect_gpu(ranks.local), output)
     if ranks.is_first:
-        click.echo(f"wrote {output}: {rows} times of collectives between {ranks.world} {device.name}", err=True)
+        say(f"wrote {output}: {rows} times of collectives between {ranks.world} {device.name}")

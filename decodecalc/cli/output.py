@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from decodecalc.cli.say import say
 from decodecalc.files import check_output, encoded, write_whole
 from decodecalc.tables.render import WIDTH, render
 from decodecalc.tables.table import Table
@@ -115,4 +116,4 @@ def write_text(text: str, output: str | None) -> None:
         click.echo(encoded(text).decode(), nl=False)
         return
     write_whole(output, text)
-    click.echo(f"wrote {output}", err=True)
+    say(f"wrote {output}")

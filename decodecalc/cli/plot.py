@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from decodecalc.cli.options import scenario_options
+from decodecalc.cli.say import say
 from decodecalc.files import check_output, write_together
 from decodecalc.plot import FIGURES
 
@@ -58,4 +59,4 @@ def command(figure: str, data: str | None, output: str | None, dpi: int | None, 
     more = len(drawn.said) - MOST_SAID
     lines = drawn.said[:MOST_SAID] + ([f"and {more} more"] if more > 0 else [])
     for line in [*lines, *(f"wrote {os.fspath(file)}" for file in written)]:
-        click.echo(line, err=True)
+        say(line)

@@ -10,11 +10,12 @@ import click
 from decodecalc.cli.complete import complete_engines, complete_gpus, complete_models
 from decodecalc.cli.options import dcp_options
 from decodecalc.cli.progress import Bars
+from decodecalc.cli.say import say
 from decodecalc.engines.registry import DEFAULT_ENGINE
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.keyshare import EXCHANGES
 from decodecalc.request import DEFAULT_BATCH, DEFAULT_CONTEXT, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_PAGE, resolve_opts
-from decodecalc.units import parse_counts, parse_shard
+from decodecalc.units import counted, parse_counts, parse_shard
 
 
 @click.command(
@@ -134,7 +135,7 @@ def command(**values: Any) -> None:
     axes = _axes(values)
     for model in axes.models:
         for line in length_lines(model, max(axes.contexts)):
-            click.echo(f"warning: {line}", err=True)
+            say(f"warning: {line}")
     shard = parse_shard(values["shard"])
     columns = [*DEFAULT_COLUMNS, *(RANKS if axes.dcps != (1,) else ())]
     if values["select"]:
@@ -169,15 +170,15 @@ def command(**values: Any) -> None:
             writer.pause()
             if values["output"]:
                 where = getattr(writer, "partial", None) or values["output"]
-                click.echo(f"interrupted; {where} holds what was finished, the same command goes on", err=True)
+                say(f"interrupted; {where} holds what was finished, the same command goes on")
             raise
     if not chunks and shard is None and start == first:
         writer.abandon()
         raise InputError("none of the chosen engines runs any of these scenarios; the lines above say why")
     writer.finish()
     if values["output"]:
-        written = f"{rows} rows of " if start == first else ""  # a run that goes on does not know the rows before it
-        click.echo(f"wrote {values['output']}: {written}{last - first} scenarios", err=True)
+        written = f"{counted(rows, 'row')} of " if start == first else ""  # one that goes on does not know those before
+        say(f"wrote {values['output']}: {written}{counted(last - first, 'scenario')}")
 
 
 def _key(axes: Any, values: dict[str, Any]) -> str:
@@ -262,7 +263,7 @@ def _note() -> Any:
 
     def note(text: str) -> None:
         if text not in said and len(said) < 20:
-            click.echo(f"skipped: {text}", err=True)
+            say(f"skipped: {text}")
         said.add(text)
 
     return note

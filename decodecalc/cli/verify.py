@@ -12,6 +12,7 @@ import click
 
 from decodecalc.cli.options import batch_options, cache_options, engine_options, layer_options
 from decodecalc.cli.output import arguments, emit, write_text
+from decodecalc.cli.say import say
 from decodecalc.cli.verify_display import LiveDisplay
 from decodecalc.errors import InputError
 from decodecalc.files import check_output, write_together
@@ -207,7 +208,7 @@ def _stopped(session: Session, where: str | None) -> int:
     where = where or session.journal_path
     kept = f"; {where} holds what was finished" if where else ""
     again = ", --resume goes on" if session.journal_path else ""
-    click.echo(f"interrupted{kept}{again}", err=True)
+    say(f"interrupted{kept}{again}")
     return 130
 
 
@@ -303,6 +304,8 @@ def _dry_run(
 
 def check_outputs(base: str | None, output: str | None) -> None:
     """InputError before the work where a file could not be written after it."""
+    if base is not None and not os.path.basename(base):
+        raise InputError(f"--report {base}: give the beginning of the files' names too, for example {base}verify")
     for path in ([f"{base}.json"] if base else []) + ([output] if output else []):
         check_output(path)
 
@@ -331,7 +334,7 @@ def write_report(report: Report, base: str | None, format_: str, output: str | N
             }
         )
         write_together(files_of_base)
-        click.echo(f"wrote {base}.json, .md, .html", err=True)
+        say(f"wrote {base}.json, .md, .html")
     if format_ == "json":
         write_text(report.to_json(), output)
     elif format_ == "html":

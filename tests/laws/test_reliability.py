@@ -154,3 +154,35 @@ def test_15_one_inconsistent_plan_does_not_end_a_run(monkeypatch: pytest.MonkeyP
     assert broken.is_broken
     assert "planted" in broken.refusal
     assert good.plan is not None
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("grid", "-o"), ("grid", "--html"), ("sweep", "-o"), ("plot", "waves", "-o"), ("verify", "--dry-run", "-o")],
+)
+def test_19_the_name_of_a_written_file_does_not_steer_the_terminal(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
+) -> None:
+    """19. What is said of an output shows its escapes and direction marks as text."""
+    monkeypatch.chdir(tmp_path)
+    ending = "html" if "--html" in argv else "png" if "plot" in argv else "csv"
+    name = f"a\x1b[2J\u202e.{ending}"
+    result = call(*argv, name)
+    assert result.code == 0, result.err
+    assert (tmp_path / name).exists()
+    assert "\x1b" not in result.out + result.err
+    assert "\u202e" not in result.out + result.err
+    assert r"a\x1b[2J" in result.err
+
+
+@pytest.mark.parametrize("command", [("verify", "--device", "interpreter"), ("report", "merge", "r.json")])
+def test_16_a_report_is_not_written_under_no_name(call: Any, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """16. A folder is no beginning of file names: hidden files would lie in it."""
+    from decodecalc.verify.report.files import make_report
+
+    row = {"case": "c", "claim": 3, "verdict": "pass", "scenario": "s", "engine": "e", "reason": "", "quantities": []}
+    (tmp_path / "r.json").write_text(make_report({"device": "x"}, [row]).to_json(), "utf-8")
+    result = call(*(str(tmp_path / word) if word == "r.json" else word for word in command), "--report", f"{tmp_path}/")
+    assert result.code == 2
+    assert "beginning of the files' names" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -135,6 +136,8 @@ def _interpreter() -> Device:
         if "triton" in sys.modules:
             raise InputError("Triton is already loaded in this process: set TRITON_INTERPRET=1 before it is imported")
         os.environ["TRITON_INTERPRET"] = "1"
+    # An empty row divides 0 by 0 before it is masked, as on a GPU; NumPy would tell the user.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
     return Device("interpreter", "cpu", "Triton interpreter (CPU)")
 
 
