@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from decodecalc.errors import InputError
 
@@ -213,3 +213,16 @@ def _beside(target: str, data: bytes) -> tuple[str, str]:
 
 def _shown(path: str | os.PathLike[str]) -> str:
     return os.fspath(path)[:300]
+
+
+def hold(file: IO[Any], otherwise: str) -> None:
+    """Take the file for this process alone, as long as it is open; InputError with `otherwise` where another process
+    has it."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks
+        return
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InputError(otherwise) from None

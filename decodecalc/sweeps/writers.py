@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 from decodecalc.csvtext import csv_cell
 from decodecalc.errors import InputError, MissingDependencyError
-from decodecalc.files import check_output, encoded, is_special, read_json, write_whole
+from decodecalc.files import check_output, encoded, hold, is_special, read_json, write_whole
 from decodecalc.safetext import json_safe
 from decodecalc.sweeps.columns import Chunk
 
@@ -96,7 +96,7 @@ class TextWriter:
         except (OSError, ValueError) as error:
             raise InputError(f"cannot write {partial}: {getattr(error, 'strerror', None) or error}") from None
         try:
-            hold(file, partial)
+            hold(file, f"another sweep is writing {partial}: wait for it, or give another --output")
             if self._note.exists():
                 saved = read_json(self._note, MAX_NOTE_BYTES, f"note {self._note}", rewritten=True)
                 self._resume(file, saved)
@@ -178,18 +178,6 @@ class TextWriter:
         self._note.unlink(missing_ok=True)
 
 
-def hold(file: IO[Any], path: Path) -> None:
-    """Take the file for this process alone, as long as it is open; InputError where another one has it."""
-    try:
-        import fcntl
-    except ImportError:  # a system without such locks
-        return
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise InputError(f"another sweep is writing {path}: wait for it, or give another --output") from None
-
-
 class ParquetWriter:
     """Writes a folder of `part-<first scenario>-<next>.parquet`, with a file for every few hundred thousand rows.
 
@@ -227,7 +215,7 @@ class ParquetWriter:
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror or error}") from None
         try:
-            hold(file, self._folder)
+            hold(file, f"another sweep is writing {self._folder}: wait for it, or give another --output")
         except InputError:
             file.close()
             raise

@@ -33,7 +33,10 @@ ELSEWHERE = {
         "sweeps/test_safety.py::test_rows_that_became_fewer_are_not_continued",
         "sweeps/test_safety.py::test_parquet_parts_of_a_shard_and_the_whole_do_not_meet_in_one_folder",
     ],
-    5: ["sweeps/test_safety.py::test_two_sweeps_do_not_write_one_file_at_a_time"],
+    5: [
+        "sweeps/test_safety.py::test_two_sweeps_do_not_write_one_file_at_a_time",
+        "verify/test_reports.py::test_two_runs_do_not_keep_one_journal_at_a_time",
+    ],
     7: ["golden/test_flashinfer.py::", "verify/own/", "verify/test_reports.py::test_a_report_says_what_it_proves"],
     8: [
         "trace/test_limits.py::test_what_no_profile_holds_is_refused_before_it_is_built",

@@ -100,3 +100,17 @@ def test_a_report_says_what_it_proves():
         for shown in (terminal_text(report), markdown(report), html_page(report)):
             words = " ".join(unescape(shown).replace("\\", "").split())
             assert [kind for kind, text in PROVES.items() if text.replace("`", "") in words.replace("`", "")] == kinds
+
+
+def test_two_runs_do_not_keep_one_journal_at_a_time(tmp_path):
+    """The second run is refused and leaves the first one's cases; once the first has ended, the name is free."""
+    path = str(tmp_path / "j")
+    first = Journal(path, "key")
+    first.start()
+    first.add([row("a")])
+    with pytest.raises(InputError, match="another run is writing"):
+        Journal(path, "key").start()
+    first.add([row("b")])
+    assert [rows[0]["case"] for rows in Journal(path, "key").read()] == ["a", "b"]
+    first.remove()
+    Journal(path, "key").start()

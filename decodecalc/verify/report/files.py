@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from decodecalc.errors import InputError, check_type
-from decodecalc.files import encoded, parse_json, read_bounded, read_json, write_whole
+from decodecalc.files import encoded, hold, parse_json, read_bounded, read_json, write_whole
 from decodecalc.safetext import json_safe
 from decodecalc.units import counted
 from decodecalc.values import ShownRows
@@ -197,6 +197,7 @@ class Journal:
 
     def __init__(self, path: str, key: str) -> None:
         self.path, self._key = path, key
+        self._held: IO[bytes] | None = None
 
     def read(self) -> list[list[dict[str, Any]]]:
         """Rows of the finished cases; empty when there is no journal. A last line that was cut off is dropped."""
@@ -217,10 +218,26 @@ class Journal:
         return [rows for rows in found[1:] if isinstance(rows, list) and not any(map(row_fault, rows))]
 
     def start(self, finished: Sequence[Sequence[Mapping[str, Any]]] = ()) -> None:
-        """Begin the file anew, with these cases in it."""
+        """Begin the file anew, with these cases in it. InputError where another run has it: rows would mix."""
+        self._hold()
         write_whole(self.path, _dump({"schema": SCHEMA, "key": self._key}) + "\n")
+        self._hold()  # the new file; the old one is let go
         for rows in finished:
             self.add(rows)
+
+    def _hold(self) -> None:
+        try:
+            file = open(self.path, "ab")  # noqa: SIM115 (held open)
+        except OSError as failed:
+            raise InputError(f"cannot write {self.path}: {failed.strerror or failed}") from None
+        try:
+            hold(file, f"another run is writing {self.path}: wait for it, or give another --report")
+        except InputError:
+            file.close()
+            raise
+        if self._held is not None:
+            self._held.close()
+        self._held = file
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """One finished case, on disk when this returns."""
@@ -233,3 +250,6 @@ class Journal:
     def remove(self) -> None:
         """Removes the journal, because the report now holds everything."""
         Path(self.path).unlink(missing_ok=True)
+        if self._held is not None:
+            self._held.close()
+            self._held = None
