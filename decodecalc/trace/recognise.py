@@ -77,11 +77,12 @@ class Recognition:
 _ATTENTION = re.compile(
     r"attn|attention|fmha|flash_fwd|flash_mla|(?<![a-z])mla(?![a-z])|(?<![a-z])mha(?![a-z])|sdpa|delta_rule|xqa"
     r"|split_?kv|flash_?decod|(paged|batch)_?(decode|prefill)"
+    r"|(?<![a-z])(nsa|dsa|moba|fa[234])_?(decode|fwd|fprop)|(?<![a-z])kda(?![a-z])"
     r"|(?<![a-z])pa_(bf16|fp16|fp8|int8|a8|a16|decode|ragged|fwd|prefill|mtp|ps)",
     re.IGNORECASE,
 )
 _NOT_ATTENTION = re.compile(
-    r"cache_kernel|reshape_and_cache|concat_and_cache|norm|rope|rotary|indices|gemm|bwd|backward|elementwise|copy",
+    r"(?<!with_kv_)(?<!with_paged_kv_)cache_kernel|reshape_and_cache|concat_and_cache|norm|rope|rotary|indices|gemm|bwd|backward|elementwise|copy",
     re.IGNORECASE,
 )
 # A kernel that only quantises names attention's tensors; one that attends to quantised tensors names how it does so.

@@ -181,6 +181,11 @@ def test_i_a_claim_of_a_path_is_printed_on_that_path(batch: int, keys: int, unsp
         "fused_recurrent_gated_delta_rule_fwd_kernel",
         "kernel_mha_xqa_of_tomorrow",
         "triton_tem_fused__to_copy_flex_attention_1",
+        "nsa_decode_fwd",
+        "fa4_decode_sm100",
+        "fused_recurrent_kda_fwd_kernel",
+        "batch_decode_with_kv_cache_kernel",
+        "batch_decode_with_paged_kv_cache_kernel",
     ],
 )
 def test_j_every_decode_attention_kernel_is_recognised_or_listed(name: str) -> None:
