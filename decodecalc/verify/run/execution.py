@@ -239,6 +239,14 @@ def _idle_requests(plan: LaunchPlan) -> int:
     return max(0, plan.stage1.grid[0] // row_blocks(plan) - plan.batch.size)
 
 
+def listed_requests(plan: LaunchPlan) -> list[int]:
+    """The request of each entry of the list of live splits, in the list's order (kernels/split_list.py)."""
+    live, keys = plan.splits.live, plan.splits.keys
+    last_keys = [ranges[-1][1] - ranges[-1][0] if ranges else 0 for ranges in keys]
+    whole = [r for r, n in enumerate(live) for _ in range(max(n, 1) - 1)]
+    return whole + sorted(range(len(live)), key=lambda r: -last_keys[r])
+
+
 def predicted_kernels(plan: LaunchPlan, run: Execution) -> tuple[KernelShape, ...]:
     """What the bundled launcher launches for the plan, by the formulas in its docstrings.
 
