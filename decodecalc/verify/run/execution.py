@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 
-CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what the kernel reads
+CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what `verify` fills
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def tuning_of(plan: LaunchPlan, calibration: Calibration) -> KernelTuning:
 def _unsupported(plan: LaunchPlan, tuning: KernelTuning) -> str:
     geo = plan.geometry
     if plan.kv.dtype not in CACHE_DTYPES:
-        return f"the bundled kernel reads {', '.join(CACHE_DTYPES)} caches, not {plan.kv.dtype}"
+        return f"verify fills {', '.join(CACHE_DTYPES)} caches for the bundled kernel, not {plan.kv.dtype}"
     if min(plan.batch.q_lens) < 1 or min(plan.batch.seq_lens) < 1:
         return "requests without keys or query tokens are not verified"
     if min(n - q for n, q in zip(plan.batch.seq_lens, plan.batch.q_lens)) < 0:
