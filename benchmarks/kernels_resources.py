@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from decodecalc.files import write_whole
 
-KERNELS = ("stage1_kernel", "mla_stage1_kernel", "merge_kernel")
+KERNELS = ("stage1_kernel", "mla_stage1_kernel", "merge_kernel", "list_splits_kernel")
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 _DOT = re.compile(r"tt\.dot .*: tensor<(\d+)x(\d+)x\w+> \* tensor<\d+x(\d+)x(\w+)>")
 

@@ -24,7 +24,8 @@ class LaunchRecord:
     order for a listed launch, whose grid has other axes), int64.
 
     `start`, `end`: keys walked (equal: walked none); `exited`: 1 when the block returned early; `sm`: where it ran,
-    `begin_ns`, `finish_ns`: %globaltimer (coarse: about 1 µs steps or worse), these three -1 off NVIDIA GPUs.
+    `begin_ns`, `finish_ns`: %globaltimer (coarse: about 1 µs steps or worse), these three -1 off NVIDIA GPUs. All are
+    -1 where no block had a split, which a listed launch leaves out. `past`: blocks past the end of its list.
     """
 
     grid: tuple[int, int, int]
@@ -34,6 +35,17 @@ class LaunchRecord:
     sm: torch.Tensor
     begin_ns: torch.Tensor
     finish_ns: torch.Tensor
+    past: int = 0
+
+    @property
+    def launched_blocks(self) -> int:
+        """Blocks that wrote a record."""
+        return int((self.start >= 0).sum()) + self.past
+
+    @property
+    def early_exits(self) -> int:
+        """Blocks that exited early."""
+        return int((self.exited == 1).sum()) + self.past
 
     @property
     def live_blocks(self) -> int:
@@ -70,13 +82,12 @@ def record_launch(
     row_blocks = cdiv(arguments.get("q_len", 1) * group, config.rows_used or config.rows)
     x = k_cache.shape[2] * row_blocks
     y = arguments["seq_lens"].shape[0] + (0 if config.listed else config.idle_requests)
-    record = torch.full((config.num_splits, y, x, FIELDS), -1, dtype=torch.int64, device=q.device)
-    if config.listed:  # what is not live has no block
-        record[..., :2], record[..., 2] = 0, 1
-    out = decode_attention(q, k_cache, v_cache, record=record, **arguments)
-    fields = record.cpu().unbind(-1)
-    start, end, exited, sm, begin, finish = fields
-    grid = (x, y, config.num_splits)
+    places, grid = config.num_splits * y, (x, y, config.num_splits)
     if config.listed:
-        grid = (x, *list_grid(config.list_length or y * config.num_splits))
-    return out, LaunchRecord(grid, start, end, exited, sm, begin, finish)
+        grid = (x, *list_grid(config.list_length or places))
+    rows = places + (grid[1] * grid[2] if config.listed else 0)
+    record = torch.full((rows, x, FIELDS), -1, dtype=torch.int64, device=q.device)
+    out = decode_attention(q, k_cache, v_cache, record=record, **arguments)
+    seen = record.cpu()
+    fields = seen[:places].view(config.num_splits, y, x, FIELDS).unbind(-1)
+    return out, LaunchRecord(grid, *fields, past=int((seen[places:, :, 2] == 1).sum()))

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from decodecalc_kernels import live
+from decodecalc_kernels.blocks import list_grid
 from decodecalc_kernels.config import SPLIT_RULES, LaunchConfig
 from decodecalc_kernels.merge import first_key, live_splits, on_device, split_keys_for
 
@@ -105,8 +106,9 @@ def list_splits_kernel(
 
 
 def split_list(entries: int, device: torch.device | str) -> torch.Tensor:
-    """Room for a list of so many entries."""
-    return torch.empty(1 + entries, ENTRY_FIELDS.value, dtype=torch.int32, device=device)
+    """Room for a list of so many entries, and for what the few blocks read that a grid has beyond them."""
+    y, z = list_grid(entries)
+    return torch.empty(1 + y * z, ENTRY_FIELDS.value, dtype=torch.int32, device=device)
 
 
 def list_splits(
@@ -128,7 +130,8 @@ def list_splits(
     requests = seq_lens.shape[0]
     entries = config.list_length or requests * config.num_splits
     out = split_list(entries, seq_lens.device) if out is None else out
-    if out.numel() < (1 + entries) * ENTRY_FIELDS.value or not out.is_contiguous():
+    y, z = list_grid(entries)
+    if out.numel() < (1 + y * z) * ENTRY_FIELDS.value or not out.is_contiguous():
         raise ValueError(f"list_splits: out must have room for {entries} entries and be contiguous")
     list_splits_kernel[(requests,)](
         out, seq_lens, query_start, seq_lens if split_values is None else split_values,

@@ -375,6 +375,8 @@ def stage1_kernel(
         start = tl.load(entry + 2)
         end = tl.load(entry + 3)
         if item >= entries:
+            if RECORD:  # behind the places of all splits
+                record_block(record_ptr, 0, 0, 1, t0, ON_CUDA, num_splits * requests + item - entries)
             return
         request = same_in_warp(request, ON_CUDA)
         split = same_in_warp(split, ON_CUDA)
@@ -413,8 +415,11 @@ def stage1_kernel(
                     out_ptr, lse_ptr, row0, token0, q_len, kv_head, group, q_heads, out_stride_token,
                     out_stride_head, Q_LEN, ROWS, ROWS_USED, D_V, DV_BLOCK,
                 )  # fmt: skip
-        if RECORD and not LISTED:
-            record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
+        if RECORD:
+            if LISTED:
+                record_block(record_ptr, 0, 0, 1, t0, ON_CUDA, split * requests + request)
+            else:
+                record_block(record_ptr, 0, 0, 1, t0, ON_CUDA)
         return
     if DIRECT:
         start = begin

@@ -108,6 +108,9 @@ def test_a_listed_launch_records_the_same_blocks_and_no_others(problem):
         assert [seen.split_keys(b, c) for c in range(2)] == [grid.split_keys(b, c) for c in range(2)]
     assert seen.live_splits() == grid.live_splits()
     assert seen.live_blocks == grid.live_blocks
+    assert seen.launched_blocks == 2 * (sum(lens) // 32 + len(lens))
+    assert seen.early_exits == seen.launched_blocks - seen.live_blocks
+    assert int((seen.exited == 1).sum()) == 2  # of the request without keys, which has an entry
 
 
 @given(st.lists(lengths, min_size=1, max_size=40), st.integers(1, 600))

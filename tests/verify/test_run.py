@@ -27,6 +27,15 @@ def test_a_right_policy_passes_every_claim(make_case, check):
     assert found[7].quantities[0].observed == 5 * 2
 
 
+def test_a_ragged_step_of_the_bundled_kernel_has_the_blocks_of_its_list(make_case, check):
+    """Every launched block works, and each walks the keys that the plan gives it."""
+    from decodecalc.cost.bundled import POLICY
+
+    found = check(make_case(POLICY, GEO, Batch([90, 33, 70]), SMALL, split_keys=32, tile_keys=16), (1, 3, 4, 7, 12, 13))
+    assert {n: f.verdict for n, f in found.items()} == dict.fromkeys((1, 3, 4, 7, 12, 13), "pass")
+    assert [q.observed for q in found[3].quantities[:3]] == [3 + 2 + 3, 0, 3 + 2 + 3]
+
+
 def test_claims_that_need_a_gpu_are_skipped_with_the_reason_off_one(make_case, check):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

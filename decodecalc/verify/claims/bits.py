@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 # The parts of a launch apart from its splits. The launcher's choice of merge depends on the batch and changes the last
 # bits.
 INNER = ("tile_keys", "rows", "rows_used", "warps", "stages", "merge_rows", "merge_splits", "merge_dims", "merge_warps")
-INVARIANT_SPLIT_KEYS = 512  # of the fixed-split-size launch whose cost is reported
 
 
 def other_lengths(batch: Batch) -> list[tuple[int, ...]]:
@@ -176,8 +175,10 @@ def _as_tensor(values: tuple[int, ...] | None, trial: Trial) -> Any:
 
 def _fixed(trial: Trial) -> Any:
     """The batch-invariant launch: all splits have one size, in any batch."""
+    from decodecalc_kernels.config import INVARIANT_KEYS
+
     longest = trial.plan.batch.max_seq_len
-    size = INVARIANT_SPLIT_KEYS if trial.device.is_cuda else 64
+    size = INVARIANT_KEYS if trial.device.is_cuda else 64
     return trial.run.launch.on_grid(
         num_splits=-(-longest // size), split_rule="size", split_value=size, window_partition="full", idle_requests=0
     )

@@ -83,13 +83,13 @@ def live(trial: Trial) -> Finding:
     record, plan = trial.record, trial.plan
     launched = predicted_kernels(plan, trial.run)[0].blocks
     # Every block of the grid writes its record into a buffer that was filled with -1.
-    seen = int((record.start >= 0).sum())
+    seen = record.launched_blocks
     # An engine that masks whole blocks of keys has live blocks without a key of the request; ours leave early there.
     with_keys = sum(blocks * splits for blocks, splits in zip(plan.blocks_per_split, plan.splits.live))
     predicted = min(plan.live_blocks, with_keys)
     quantities = [
         Quantity("live blocks", predicted, record.live_blocks, "blocks"),
-        Quantity("early exits", launched - predicted, int((record.exited == 1).sum()), "blocks"),
+        Quantity("early exits", launched - predicted, record.early_exits, "blocks"),
         Quantity("launched blocks", launched, seen, "blocks"),
         Quantity("live splits", list(plan.splits.live), record.live_splits()[: plan.batch.size], "splits"),
     ]

@@ -9,7 +9,7 @@ from decodecalc.intmath import cdiv
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.verify.claims.claim import FAIL, OFF, PASS, Finding, Quantity, exact, skip
 from decodecalc.verify.run.driver import driver_blocks_per_sm
-from decodecalc.verify.run.execution import Execution, predicted_kernels
+from decodecalc.verify.run.execution import Execution, listed_requests, predicted_kernels
 from decodecalc.verify.run.residency import most_at_once, resident_blocks
 from decodecalc.verify.run.trial import Trial
 
@@ -60,10 +60,13 @@ def live_among_first(plan: LaunchPlan, run: Execution, count: int) -> int:
     """Predicted number of live blocks among the first `count` of the grid, in which row blocks vary fastest, then
     requests, then splits."""
     x, y, z = predicted_kernels(plan, run)[0].grid
+    listed = listed_requests(plan) if run.launch.listed else None
     heads, group = plan.geometry.kv_heads, plan.geometry.group
     found = 0
     for block in range(min(count, x * y * z)):
         column, request, split = block % x, block // x % y, block // (x * y)
+        if listed is not None:
+            request, split = listed[block // x] if block // x < len(listed) else plan.batch.size, 0
         if request >= plan.batch.size:
             continue  # a padded row
         has_rows = column % (x // heads) * plan.live_rows < plan.batch.q_lens[request] * group

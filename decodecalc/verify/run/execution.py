@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 
-CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what the kernel reads
+CACHE_DTYPES = ("bf16", "fp16", "fp32", "fp8")  # what `verify` fills
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def tuning_of(plan: LaunchPlan, calibration: Calibration) -> KernelTuning:
 def _unsupported(plan: LaunchPlan, tuning: KernelTuning) -> str:
     geo = plan.geometry
     if plan.kv.dtype not in CACHE_DTYPES:
-        return f"the bundled kernel reads {', '.join(CACHE_DTYPES)} caches, not {plan.kv.dtype}"
+        return f"verify fills {', '.join(CACHE_DTYPES)} caches for the bundled kernel, not {plan.kv.dtype}"
     if min(plan.batch.q_lens) < 1 or min(plan.batch.seq_lens) < 1:
         return "requests without keys or query tokens are not verified"
     if min(n - q for n, q in zip(plan.batch.seq_lens, plan.batch.q_lens)) < 0:
@@ -237,6 +237,14 @@ def _idle_requests(plan: LaunchPlan) -> int:
     if not _partition(plan).pads_grid:
         return 0
     return max(0, plan.stage1.grid[0] // row_blocks(plan) - plan.batch.size)
+
+
+def listed_requests(plan: LaunchPlan) -> list[int]:
+    """The request of each entry of the list of live splits, in the list's order (kernels/split_list.py)."""
+    live, keys = plan.splits.live, plan.splits.keys
+    last_keys = [ranges[-1][1] - ranges[-1][0] if ranges else 0 for ranges in keys]
+    whole = [r for r, n in enumerate(live) for _ in range(max(n, 1) - 1)]
+    return whole + sorted(range(len(live)), key=lambda r: -last_keys[r])
 
 
 def predicted_kernels(plan: LaunchPlan, run: Execution) -> tuple[KernelShape, ...]:
