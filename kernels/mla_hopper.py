@@ -1,10 +1,12 @@
-"""Stage 1 of latent attention (576 / 512 elements, 16 bits) with many query heads, for the warp groups of Hopper.
+"""Stage 1 of latent attention (576 / 512 elements, 16 bits or FP8) with many query heads, for Hopper's warp groups.
 
 Grid (row blocks, requests, splits), as `stage1.py` has it, and the same partial states, so that the same merge serves.
 A block takes 64 query rows and walks its keys in tiles of 64. It has 12 warps and an SM for itself, since its queries
 (72 KB) and two tiles of the latent (144 KB) fill the shared memory:
 
-* Four warps load. Tile t goes to buffer t % 2 by TMA, as a left and a right half of 256 elements with a barrier each.
+* Four warps load. Tile t goes to buffer t % 2, as a left and a right half of 256 elements with a barrier each: by TMA
+  where tiles lie in one page and pages follow each other, row by row by cp.async where keys may lie anywhere (small
+  pages, lists of slots), and through registers where FP8 keys become fp16.
 * Two warp groups compute. Group 0 owns the even tiles and the left half of the output, group 1 the odd tiles and the
   right half: neither half of the 64 x 512 sums fits the registers of one group with the other. The owner of a tile
   computes its scores and weights, adds their product with its own half of the values, and leaves the weights and the

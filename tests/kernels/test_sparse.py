@@ -38,10 +38,11 @@ def test_lists_with_holes_match_the_reference(lists: str, launch: str) -> None:
     check(step, launches()[launch])
 
 
-def test_deepseek_s_widths_match() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_deepseek_s_widths_match(dtype: str) -> None:
     """576 / 512 with 16 heads, as one rank of eight has them."""
     lists = [[*range(20), -1, -1, 50, *[-1] * 9], [-1, *range(60, 91)]]
-    check(sparse_step(lists, heads=16, head_dim=576, v_dim=512, mla=True, dtype="bf16"), launches()["count"], "bf16")
+    check(sparse_step(lists, heads=16, head_dim=576, v_dim=512, mla=True, dtype=dtype), launches()["count"], dtype)
 
 
 def test_groups_with_values_of_their_own_match() -> None:
