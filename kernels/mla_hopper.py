@@ -56,9 +56,8 @@ ROPE = gl.constexpr(64)  # elements of a key beyond the value
 # How keys come (LOAD): boxes of TMA where tiles lie in one page; rows by cp.async, each from anywhere; rows of FP8,
 # which pass through the loading warps' registers to become fp16.
 BOXES, ROWS_16, ROWS_FP8 = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
-# Of a thread of the computing groups. The loading warps keep what is left of 504: 40, or 72 for FP8.
-COMPUTE_REGISTERS = gl.constexpr(232)
-COMPUTE_REGISTERS_FP8 = gl.constexpr(216)
+# Of a thread of the computing groups, by LOAD. The loading warps keep what is left of 504: 40, 56 or 72.
+COMPUTE_REGISTERS = gl.constexpr((232, 224, 216))
 PART = gl.constexpr(64)  # elements of a row that are copied at a time: a panel of the shared layout
 LANES_16 = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))  # 16 bytes a lane, 128 bytes of a row
 LANES_FP8 = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))  # the same of 4-byte integers
@@ -711,7 +710,7 @@ def mla_stage1_kernel(
     tma.async_copy_global_to_shared(q_wide, [q_row, HALF], q_ready, q_right.index(0))
     tma.async_copy_global_to_shared(q_narrow, [q_row, 2 * HALF], q_ready, q_rope.index(0))
 
-    REGISTERS: gl.constexpr = COMPUTE_REGISTERS_FP8 if LOAD == ROWS_FP8 else COMPUTE_REGISTERS
+    REGISTERS: gl.constexpr = COMPUTE_REGISTERS[LOAD]
     # Compile-time constants survive in tuples only where these are written in the call.
     gl.warp_specialize(
         [
