@@ -232,9 +232,9 @@ def test_the_default_launch_is_this_kernel_where_it_fits(hopper, problem, monkey
     launch = mla_hopper.launch_mla
     monkeypatch.setattr(mla_hopper, "launch_mla", lambda *a, **k: (launches.append(1), launch(*a, **k)))
 
-    def ran(q_heads, **more):
+    def ran(q_heads, dtype="bf16", **more):
         before = len(launches)
-        made = problem([3000, 200], q_heads, dtype="bf16", **WIDTHS, **more)
+        made = problem([3000, 200], q_heads, dtype=dtype, **WIDTHS, **more)
         out, _ = made.run(None)
         assert made.error(out, made.reference()[0]) < 2e-3
         return len(launches) > before
@@ -242,8 +242,9 @@ def test_the_default_launch_is_this_kernel_where_it_fits(hopper, problem, monkey
     assert ran(128, page=64)
     assert ran(32, page=64)
     assert not ran(16, page=64)
-    assert not ran(128, page=16)
-    assert not ran(128, page=64, flat=True)
+    assert ran(128, page=16)
+    assert ran(128, page=64, flat=True)
+    assert ran(16, dtype="fp8", page=64)
 
 
 @pytest.mark.interpreter
@@ -274,7 +275,8 @@ fixed = {"query_start_ptr": None, "record_ptr": None, "indptr_ptr": None, "Q_LEN
          "ASK": direct and load == 0, "HAS_LSE": direct,
          "RECORD": False, "PDL": True, "LATE": direct}
 signature = {n: "constexpr" if n in fixed else types.get(n, "i32") for n in kernel.arg_names}
-aligned = [n for n, t in signature.items() if t[0] == "*" or n in ("k_stride_page", "k_stride_slot")]
+strides = [f"{tensor}_stride_{of}" for tensor, of in (("k", "page"), ("k", "slot"), ("out", "token"), ("out", "head"))]
+aligned = [n for n, t in signature.items() if t[0] == "*" or n in strides]
 attributes = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in aligned}
 made = triton.compile(
     GluonASTSource(kernel, signature, fixed, attributes), target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}
