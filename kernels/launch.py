@@ -121,25 +121,25 @@ def stage1_kernels() -> tuple[Any, ...]:
 
 
 def no_warp_groups(
-    q: torch.Tensor, k_cache: torch.Tensor, *, mla: bool, v_dim: int | None, flat: bool, window: int | None,
-    softcap: float, sinks: torch.Tensor | None, scales: tuple[Any, Any], holes: bool,
+    q: torch.Tensor, k_cache: torch.Tensor, *, mla: bool, v_dim: int | None, window: int | None, softcap: float,
+    sinks: torch.Tensor | None, scales: tuple[Any, Any],
 ) -> str:  # fmt: skip
     """Why `mla_stage1_kernel` cannot run this call; empty when it can."""
     heads, d = q.shape[1:]
-    page, kv_heads = k_cache.shape[1:3]
-    tile = MLA_HOPPER["tile_keys"]
+    kv_heads = k_cache.shape[2]
     if len(stage1_kernels()) < 2:
         return "needs Gluon, which Triton 3.6 and later have"
     if not on_nvidia(q.device) or torch.cuda.get_device_capability(q.device) != (9, 0):
         return "runs on GPUs of compute capability 9.0"
     if not mla or (d, v_dim, kv_heads) != (576, 512, 1):
         return "takes latents of 576 elements, the first 512 of which are the value"
-    if q.dtype != k_cache.dtype or q.dtype not in (torch.bfloat16, torch.float16):
-        return "takes bf16 or fp16, the same for queries and cache"
-    if flat or holes or page % tile or (k_cache.stride(0) != page * k_cache.stride(1)):
-        return f"takes a page table, pages of a multiple of {tile} keys and pages that follow each other"
-    if q.stride(0) != heads * q.stride(1) or any(x % 8 for x in (q.stride(1), k_cache.stride(1))):
-        return "takes equally spaced query rows and rows that begin at multiples of 16 bytes"
+    if q.dtype not in (torch.bfloat16, torch.float16) or k_cache.dtype not in (q.dtype, torch.float8_e4m3fn):
+        return "takes queries in bf16 or fp16, and a cache of the same type or of FP8"
+    if q.stride(0) != heads * q.stride(1) or q.stride(1) % 8:
+        return "takes equally spaced query rows that begin at multiples of 16 bytes"
+    spacing = 64 if k_cache.element_size() == 1 else 16
+    if any(stride % spacing for stride in k_cache.stride()[:2]):
+        return f"takes keys and pages that begin at multiples of {spacing} elements"
     if any(t.data_ptr() % 16 for t in (q, k_cache)):
         return "takes tensors that begin at a multiple of 16 bytes"
     if window or softcap or sinks is not None or any(isinstance(s, torch.Tensor) for s in scales):
@@ -270,12 +270,10 @@ def decode_attention(
                     k_cache,
                     mla=mla,
                     v_dim=v_dim,
-                    flat=flat,
                     window=window,
                     softcap=softcap,
                     sinks=sinks,
                     scales=(k_scale, v_scale),
-                    holes=holes,
                 ),
                 device_index=q.device.index or 0 if q.device.type == "cuda" else None,
             )
@@ -354,8 +352,7 @@ def decode_attention(
         from decodecalc_kernels.mla_hopper import launch_mla
 
         reason = no_warp_groups(
-            q, k_cache, mla=mla, v_dim=v_dim, flat=flat, window=window, softcap=softcap, sinks=sinks,
-            scales=(k_scale, v_scale), holes=holes,
+            q, k_cache, mla=mla, v_dim=v_dim, window=window, softcap=softcap, sinks=sinks, scales=(k_scale, v_scale),
         )  # fmt: skip
         _check(not reason, f"kernel {config.kernel} {reason}")
         whole = {"size": config.split_value, "sizes": 1}.get(config.split_rule, config.split_unit)
@@ -364,9 +361,11 @@ def decode_attention(
             f"kernel {config.kernel} takes splits of whole tiles of {config.tile_keys} keys, known on the host",
         )
         launch_mla(
-            grid, q, k_cache, out, lse, states, seq_lens, page_table, query_start, splits, record,
+            grid, q, k_cache, out, lse, states, seq_lens, kv_indices if flat else page_table,
+            kv_indptr if flat else None, query_start, splits, record,
             (scale_k * LOG2E, float(v_scale)), config.num_splits, requests,
-            q_len=q_len, rows_used=rows_used, direct=direct, pdl=pdl != "none", late=crowded and direct, **chained,
+            q_len=q_len, holes=holes, rows_used=rows_used, direct=direct, pdl=pdl != "none",
+            late=crowded and direct, **chained,
         )  # fmt: skip
     elif run in ("both", "stage1"):
         options = chained

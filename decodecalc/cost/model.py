@@ -6,7 +6,8 @@
     W(k)   = (w(k)**p + (k · stream)**p + …)**(1/p)        k equal blocks side by side
 
 * start is the time of a launch apart from its tiles: the blocks reach their first tile, all their first loads contend
-  for the memory channels, and the epilogue runs. It is measured for 1 to 16 tiles over the number of blocks.
+  for the memory channels, and the epilogue runs. It is measured for 1 to 16 tiles over the number of blocks. Blocks
+  with the same keys (row blocks of a latent) contend less: a share of it, start_shared, they have once.
 * w(k) is the time of one block by latency alone: its tiles x latency(k), plus t_row per live query row. The latency of
   a tile grows with the number of running blocks, which share SMs, crossbar and memory channels; it is a measured curve
   over k.
@@ -277,6 +278,9 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
     stream = stream_time(*moved_bytes(work, rates), rates) * (n > 0)
     started = np.asarray(work.started)
     start = start_time(started, work.tiles, rates)
+    if rates.start_shared:
+        own = np.asarray(work.hbm_bytes) / np.maximum(work.requested_bytes, 1)  # share of the bytes asked for once
+        start = start * (1 - rates.start_shared * (1 - own))
     walks = work.live_splits if work.merge_walks is None else work.merge_walks
     in_vain = np.maximum(np.asarray(walks) - np.asarray(work.live_splits), 0) * rates.merge_walk_s
     merge = smooth_max(

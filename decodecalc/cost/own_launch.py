@@ -39,10 +39,10 @@ def in_warp_groups(warps: Any) -> Any:
 
 
 def takes_warp_groups(geo: Geometry, kv: KvCache, gpu: Gpu, q_len: int) -> bool:
-    """Whether the bundled launcher runs `mla_stage1_kernel` for this layer: a latent of 576 elements in 16 bits, in
-    pages of whole tiles, on a GPU of compute capability 9.0, with more query rows than a small block takes (up to 16
-    rows `stage1_kernel` is as fast)."""
-    from decodecalc_kernels.blocks import MLA_HOPPER, SMALL_ROWS
+    """Whether the bundled launcher runs `mla_stage1_kernel` for this layer: a latent of 576 elements on a GPU of
+    compute capability 9.0, in FP8, or in 16 bits with more query rows than a small block takes (up to 16 rows
+    `stage1_kernel` is as fast; with FP8 it takes three to six times as long)."""
+    from decodecalc_kernels.blocks import SMALL_ROWS
 
     return (
         gpu.compute_capability == WARP_GROUP_CAPABILITY
@@ -50,11 +50,8 @@ def takes_warp_groups(geo: Geometry, kv: KvCache, gpu: Gpu, q_len: int) -> bool:
         and (geo.head_dim, geo.v_dim) == MLA_WIDTHS
         and geo.kv_heads == 1
         and geo.window is None
-        and geo.gather is None
-        and kv.dtype == kv.query_dtype
-        and kv.dtype in WARP_GROUP_DTYPES
-        and kv.page_size % int(MLA_HOPPER["tile_keys"]) == 0
-        and max(q_len, 1) * geo.group > SMALL_ROWS
+        and kv.query_dtype in WARP_GROUP_DTYPES
+        and (kv.dtype == "fp8" or (kv.dtype == kv.query_dtype and max(q_len, 1) * geo.group > SMALL_ROWS))
     )
 
 

@@ -69,6 +69,7 @@ VARIANT: dict[str, tuple[str, str]] = {
         "1",
         "share of the bytes of queries and outputs that stage 1 moves beside its keys; none where t_row_s holds them",
     ),
+    "start_shared": ("1", "share of a start that blocks with the same keys have once: their first loads from memory"),
     **CURVES,
 }
 # A kernel may come with its own value of these device parameters.
@@ -88,6 +89,7 @@ OPTIONAL = (
     "idle_block_s",
     "scheduler_s",
     "io_share",
+    "start_shared",
     "residual_ratio",
     "residual_ragged_p90",
     "launch_stream_s",

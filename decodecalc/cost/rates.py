@@ -56,6 +56,7 @@ class Rates(NamedTuple):
     scheduler_s: float = 0.0
     copy_s: float = 0.0
     io_share: float = 0.0
+    start_shared: float = 0.0
 
 
 def make_rates(
@@ -110,6 +111,7 @@ def make_rates(
         scheduler_s=value("scheduler_s"),
         copy_s=value("copy_s"),
         io_share=value("io_share"),
+        start_shared=value("start_shared"),
         warm=l2 == "warm",
         half_width=value("residual_p90") * wider,
         half_width_ragged=value("residual_ragged_p90", value("residual_p90")) * wider,

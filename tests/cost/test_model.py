@@ -96,6 +96,19 @@ def test_terms_are_never_negative_and_add_up(rates: Rates, blocks: int, tiles: i
     assert float(terms.total_s) == pytest.approx(sum(values))
 
 
+@given(rate_sets(), st.integers(1, 4000), st.integers(1, 300), st.floats(0, 1), st.integers(1, 16))
+def test_blocks_with_the_same_keys_share_their_first_loads(
+    r: Rates, blocks: int, tiles: int, shared: float, readers: int
+) -> None:
+    """Where each key is asked for by several blocks, `start_shared` of a start counts once for all of them."""
+    work = uniform_work(blocks, tiles)
+    several = work._replace(hbm_bytes=work.requested_bytes / readers)
+    sharing = r._replace(start_shared=shared)
+    alone, together = (float(step_terms(w, uniform_bodies(w, r), sharing).fixed_s) for w in (work, several))
+    assert alone == pytest.approx(float(step_terms(work, uniform_bodies(work, r), r).fixed_s))
+    assert together == pytest.approx(alone * (1 - shared + shared / readers), abs=1e-18)
+
+
 @given(rate_sets(), st.integers(1, 4000), st.integers(1, 300), st.integers(1, 40), st.integers(1, 40))
 def test_time_does_not_fall_when_keys_or_batch_grow(r: Rates, blocks: int, tiles: int, more: int, longer: int) -> None:
     """At a fixed split count, more blocks (batch, heads) or more tiles per block (keys) never take less time."""

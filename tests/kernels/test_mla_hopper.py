@@ -50,7 +50,9 @@ def hopper():
 @pytest.mark.gpu
 @pytest.mark.parametrize("splits", [1, 2, 7, 64])
 @pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize(("q_heads", "q_len"), [(128, 1), (64, 1), (32, 1), (24, 3), (128, 2), (16, 4), (1, 1)])
+@pytest.mark.parametrize(
+    ("q_heads", "q_len"), [(128, 1), (64, 1), (32, 1), (24, 3), (128, 2), (128, 4), (16, 4), (1, 1)]
+)
 def test_every_length_split_and_group_matches_the_reference(hopper, problem, q_heads, q_len, lengths, splits):
     lens = [n and max(n, q_len) for n in LENGTHS[lengths]]
     made = problem(lens, q_heads, page=64, dtype="bf16", q_len=q_len, **WIDTHS)
@@ -63,6 +65,70 @@ def test_every_length_split_and_group_matches_the_reference(hopper, problem, q_h
 def test_pages_of_whole_tiles_and_both_types_match(hopper, problem, dtype, page):
     lens = [5000, 64, 333]
     problem(lens, 128, page=page, dtype=dtype, **WIDTHS).check(of_splits(lens, 5, 3 * 128))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("splits", [1, 5])
+@pytest.mark.parametrize("page", [1, 16, 96, 1072])
+def test_pages_of_any_size_match(hopper, problem, page, splits):
+    """Tiles whose rows lie in several pages: each row is copied by itself."""
+    lens = [5000, 64, 333, 0, 1]
+    problem(lens, 128, page=page, dtype="bf16", **WIDTHS).check(of_splits(lens, splits, 5 * 128))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("splits", [1, 5])
+@pytest.mark.parametrize("page", [1, 64])
+def test_flat_lists_of_slots_match(hopper, problem, page, splits):
+    lens = [700, 0, 4096, 65]
+    problem(lens, 64, page=page, flat=True, dtype="fp16", **WIDTHS).check(of_splits(lens, splits, 4 * 64))
+
+
+@pytest.mark.gpu
+def test_a_cache_whose_layers_alternate_matches(hopper, problem):
+    """Pages that do not follow each other in memory, because another layer's lie between."""
+    import torch
+
+    lens = [3000, 100]
+    made = problem(lens, 128, page=64, dtype="bf16", **WIDTHS)
+    both = torch.full((len(made.k), 2, *made.k.shape[1:]), float("nan"), dtype=made.k.dtype, device="cuda")
+    both[:, 1] = made.k
+    made.k = both[:, 1]
+    made.check(of_splits(lens, 3, 2 * 128))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("splits", [1, 2, 7])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize(
+    ("q_heads", "q_len", "page"), [(128, 1, 64), (64, 1, 16), (32, 1, 1), (64, 2, 64), (32, 4, 16)]
+)
+def test_fp8_matches_the_reference(hopper, problem, q_heads, q_len, page, lengths, splits):
+    """Whole rows of E4M3 with one scale: exact in fp16, so that the bound is that of fp16."""
+    lens = [n and max(n, q_len) for n in LENGTHS[lengths]]
+    scales = {"k_scale": 0.5, "v_scale": 1.5}
+    made = problem(lens, q_heads, page=page, dtype="fp8", q_len=q_len, options=scales, **WIDTHS)
+    made.check(of_splits(lens, splits, made.tokens * q_heads))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("heads", [32, 128])
+def test_lists_with_holes_match(hopper, heads, dtype, splits):
+    """Sparse layers: full lists, padded ones, holes anywhere, whole tiles of holes, lists of nothing."""
+    import torch
+    from sparse_steps import check, sparse_step
+
+    gen = torch.Generator().manual_seed(splits)
+    lists = [[-1] * 2048, [], [5]]
+    for known in (2048, 700, 64, 1):
+        one = torch.full((2048,), -1)
+        one[torch.randperm(2048, generator=gen)[:known]] = torch.randperm(20_000, generator=gen)[:known]
+        lists.append(one.tolist())
+    lists.append([*range(100), *[-1] * 900, *range(100, 230)])
+    step = sparse_step(lists, heads=heads, head_dim=576, v_dim=512, mla=True, dtype=dtype, slots=20_000)
+    check(step, of_splits([2048], splits, len(lists) * heads), dtype)
 
 
 @pytest.mark.gpu
@@ -166,9 +232,9 @@ def test_the_default_launch_is_this_kernel_where_it_fits(hopper, problem, monkey
     launch = mla_hopper.launch_mla
     monkeypatch.setattr(mla_hopper, "launch_mla", lambda *a, **k: (launches.append(1), launch(*a, **k)))
 
-    def ran(q_heads, **more):
+    def ran(q_heads, dtype="bf16", **more):
         before = len(launches)
-        made = problem([3000, 200], q_heads, dtype="bf16", **WIDTHS, **more)
+        made = problem([3000, 200], q_heads, dtype=dtype, **WIDTHS, **more)
         out, _ = made.run(None)
         assert made.error(out, made.reference()[0]) < 2e-3
         return len(launches) > before
@@ -176,14 +242,15 @@ def test_the_default_launch_is_this_kernel_where_it_fits(hopper, problem, monkey
     assert ran(128, page=64)
     assert ran(32, page=64)
     assert not ran(16, page=64)
-    assert not ran(128, page=16)
-    assert not ran(128, page=64, flat=True)
+    assert ran(128, page=16)
+    assert ran(128, page=64, flat=True)
+    assert ran(16, dtype="fp8", page=64)
 
 
 @pytest.mark.interpreter
 def test_what_it_cannot_run_is_refused_in_words(problem):
     made = problem([64], 32, page=16, dtype="bf16", **WIDTHS)
-    with pytest.raises(ValueError, match=r"kernel mla_stage1 (runs on|takes a page table|needs)"):
+    with pytest.raises(ValueError, match=r"kernel mla_stage1 (runs on|needs)"):
         made.run(of_splits([64], 1, 32))
 
 
@@ -195,18 +262,24 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from decodecalc_kernels import mla_hopper as home
 
 kernel = home.mla_stage1_kernel
-direct, q_len = json.loads(sys.argv[1])
+direct, q_len, load, holes = json.loads(sys.argv[1])
 layout = home.shared_layout()
 types = {"q_wide": 256, "q_narrow": 64, "k_wide": 256, "k_narrow": 64}
 types = {name: f"tensordesc<bf16[64, {width}],{layout!r}>" for name, width in types.items()}
 types |= {"scale_log2": "fp32", "v_scale": "fp32", "out_ptr": "*bf16", "lse_ptr": "*fp32"}
+types["k_ptr"] = "*i32" if load == home.ROWS_FP8.value else "*bf16"
 types |= {f"part_{name}_ptr": "*fp32" for name in ("out", "max", "sum")}
 types |= {f"{name}_ptr": "*i32" for name in ("seq_lens", "table", "split_values")}
-fixed = {"query_start_ptr": None, "record_ptr": None, "Q_LEN": q_len, "PAGE": 64, "DIRECT": direct, "HAS_LSE": direct,
+fixed = {"query_start_ptr": None, "record_ptr": None, "indptr_ptr": None, "Q_LEN": q_len, "LOAD": load,
+         "HOLES": holes, "PAGE": {0: 64, 1: 1072, 2: 1}[load], "FLAT": False, "DIRECT": direct,
+         "ASK": direct and load == 0, "HAS_LSE": direct,
          "RECORD": False, "PDL": True, "LATE": direct}
 signature = {n: "constexpr" if n in fixed else types.get(n, "i32") for n in kernel.arg_names}
+strides = [f"{tensor}_stride_{of}" for tensor, of in (("k", "page"), ("k", "slot"), ("out", "token"), ("out", "head"))]
+aligned = [n for n, t in signature.items() if t[0] == "*" or n in strides]
+attributes = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in aligned}
 made = triton.compile(
-    GluonASTSource(kernel, signature, fixed), target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}
+    GluonASTSource(kernel, signature, fixed, attributes), target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}
 )
 open(sys.argv[2], "w").write(made.asm["ptx"])
 print(json.dumps({"shared": made.metadata.shared, "ptxas": triton.knobs.nvidia.ptxas.path}))
@@ -214,15 +287,19 @@ print(json.dumps({"shared": made.metadata.shared, "ptxas": triton.knobs.nvidia.p
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize(("direct", "q_len"), [(False, 1), (True, 2)])
-def test_it_compiles_for_hopper_without_spills_and_fits_an_sm(direct, q_len, tmp_path):
+@pytest.mark.parametrize(
+    ("direct", "q_len", "load", "holes"),
+    [(False, 1, 0, False), (True, 4, 0, False), (False, 2, 1, False), (True, 1, 1, True), (False, 1, 2, False),
+     (True, 1, 2, True)],
+)  # fmt: skip
+def test_it_compiles_for_hopper_without_spills_and_fits_an_sm(direct, q_len, load, holes, tmp_path):
     """Without a GPU: through Triton and its own assembler. Warp-group products that the assembler has to serialise
     would show as a warning."""
     pytest.importorskip("triton.experimental.gluon.language.nvidia.hopper")
     ptx = tmp_path / "kernel.ptx"
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
-    command = [sys.executable, "-c", COMPILE, json.dumps([direct, q_len]), str(ptx)]
+    command = [sys.executable, "-c", COMPILE, json.dumps([direct, q_len, load, holes]), str(ptx)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     made = json.loads(done.stdout.splitlines()[-1])

@@ -6,63 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sparse_steps import check, sparse_step
 
 pytestmark = pytest.mark.interpreter
-
-BOUNDS = {"fp32": 2e-5, "bf16": 4e-3}
-
-
-def sparse_step(lists: list[list[int]], *, heads: int, kv_heads: int = 1, head_dim: int, v_dim: int, mla: bool,
-                dtype: str = "fp32", slots: int = 96, seed: int = 0) -> tuple[Any, ...]:  # fmt: skip
-    """q, K, V and the arguments of `decode_attention` for one list a token. Slots that no list names are NaN, and
-    columns past a token's list name no slot of the cache."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    gen = torch.Generator().manual_seed(seed)
-    kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    columns = max(map(len, lists)) + 1
-    table = torch.full((len(lists), columns), 2**31 - 1, dtype=torch.int32)
-    for row, slots_of_token in enumerate(lists):
-        table[row, : len(slots_of_token)] = torch.tensor(slots_of_token, dtype=torch.int32)
-    unused = torch.ones(slots, dtype=torch.bool)
-    unused[[s for one in lists for s in one if s >= 0]] = False
-
-    def cache(width: int) -> Any:
-        made = torch.randn(slots, 1, kv_heads, width, generator=gen)
-        made[unused] = float("nan")
-        return made.to(kind).to(device)
-
-    k, v = cache(head_dim), None if mla else cache(v_dim)
-    q = torch.randn(len(lists), heads, head_dim, generator=gen).to(kind).to(device)
-    lens = torch.tensor([len(one) for one in lists], dtype=torch.int32, device=device)
-    more: dict[str, Any] = {"seq_lens": lens, "page_table": table.to(device)}
-    if mla:
-        more["v_dim"] = v_dim
-    return q, k, v, more
-
-
-def check(step: tuple[Any, ...], config: Any, dtype: str = "fp32") -> None:
-    """The kernel's output and log-sum-exp against the reference."""
-    import torch
-
-    from decodecalc_kernels import decode_attention, decode_attention_reference
-
-    q, k, v, more = step
-    want, want_lse = decode_attention_reference(q, k, v, **more)
-    out = torch.full(want.shape, float("nan"), device=q.device)
-    lse = torch.full(want_lse.shape, float("nan"), device=q.device)
-    decode_attention(q, k, v, config=config, holes=True, out=out, lse=lse, **more)
-    assert not torch.isnan(out).any()
-    for token in range(len(q)):
-        if want[token].any():
-            assert float((out[token] - want[token]).norm() / want[token].norm()) <= BOUNDS[dtype]
-        else:
-            assert not out[token].any()
-    finite = want_lse > float("-inf")
-    assert torch.equal(lse > float("-inf"), finite)
-    assert torch.allclose(lse[finite].double(), want_lse[finite], rtol=0, atol=2e-3)
-
 
 LISTS = {
     "full": [[*range(40)], [*range(56, 16, -1)]],
@@ -92,10 +38,11 @@ def test_lists_with_holes_match_the_reference(lists: str, launch: str) -> None:
     check(step, launches()[launch])
 
 
-def test_deepseek_s_widths_match() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_deepseek_s_widths_match(dtype: str) -> None:
     """576 / 512 with 16 heads, as one rank of eight has them."""
     lists = [[*range(20), -1, -1, 50, *[-1] * 9], [-1, *range(60, 91)]]
-    check(sparse_step(lists, heads=16, head_dim=576, v_dim=512, mla=True, dtype="bf16"), launches()["count"], "bf16")
+    check(sparse_step(lists, heads=16, head_dim=576, v_dim=512, mla=True, dtype=dtype), launches()["count"], dtype)
 
 
 def test_groups_with_values_of_their_own_match() -> None:

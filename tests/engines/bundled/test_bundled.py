@@ -105,14 +105,27 @@ def test_latents_with_many_rows_run_on_hopper_s_warp_groups(heads: int, q_len: i
     assert found.detail.split_keys % 64 == 0 or not found.is_split
 
 
+@pytest.mark.parametrize("heads", [4, 16, 128])
+def test_an_fp8_latent_runs_there_however_few_its_rows(heads: int) -> None:
+    """The kernel for everything takes several times as long with FP8."""
+    found = latent(heads, kv=dc.KvCache("fp8", 16, None, "bf16"))
+    assert (found.stage1.name, found.tile_keys, found.block_rows) == ("mla_stage1_kernel", 64, 64)
+
+
+@pytest.mark.parametrize("page", [1, 16, 1072])
+def test_a_latent_runs_there_in_pages_of_any_size(page: int) -> None:
+    """A tile's rows are copied one by one where pages are no whole tiles: the same launch."""
+    assert latent(128, kv=dc.KvCache("bf16", page)).stage1 == latent(128).stage1
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"heads": 16},
         {"heads": 128, "gpu": "a100-sxm"},
         {"heads": 128, "gpu": "b200-sxm"},
-        {"heads": 128, "kv": dc.KvCache("bf16", 16)},
-        {"heads": 128, "kv": dc.KvCache("fp8", 64)},
+        {"heads": 128, "kv": dc.KvCache("fp8", 64, None, "fp8")},
+        {"heads": 128, "kv": dc.KvCache("bf16", 64, None, "fp16")},
         {"heads": 128, "split_keys": 500},
         {"heads": 128, "tile_keys": 32},
         {"heads": 128, "split_policy": "vllm-triton-mla"},
@@ -120,7 +133,7 @@ def test_latents_with_many_rows_run_on_hopper_s_warp_groups(heads: int, q_len: i
     ids=str,
 )
 def test_other_latents_run_the_kernel_for_everything(other: dict[str, Any]) -> None:
-    """Few rows, another GPU, smaller pages, bytes, cut tiles or another engine's rule."""
+    """Few rows, another GPU, queries in FP8 or of another type, cut tiles or another engine's rule."""
     found = latent(**other)
     assert found.stage1.name == "stage1_kernel"
     assert found.detail.warps in (1, 2, 4, 8)
