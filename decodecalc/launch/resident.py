@@ -21,7 +21,8 @@ def blocks_per_sm(threads: int, smem_bytes: int, registers: int, gpu: Gpu) -> in
         limits.append(gpu.max_threads_per_sm // (warps * 32))
     if gpu.smem_bytes_per_sm is not None:
         reserved = 0 if gpu.compute_capability is not None and gpu.compute_capability[0] < 8 else SMEM_RESERVED_BYTES
-        limits.append(gpu.smem_bytes_per_sm // (smem_bytes + reserved))
+        if smem_bytes + reserved:  # a block without shared memory is not bound by it
+            limits.append(gpu.smem_bytes_per_sm // (smem_bytes + reserved))
     if gpu.registers_per_sm is not None:
         limits.append(gpu.registers_per_sm // (warps * round_up(32 * registers, REGISTER_UNIT)))
     return max(min(limits), 1)
