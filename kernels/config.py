@@ -10,7 +10,7 @@ from decodecalc_kernels.blocks import MLA_HOPPER, cdiv, default_rows, next_power
 
 # Bytes of keys and values of a tile of the invariant launch: 64 keys of 128 + 128 bf16 elements.
 TILE_BYTES = 32768
-INVARIANT_KEYS = 256  # keys of its splits: of 128, 256 and 512 the fastest in the geometric mean (NOTES.md, step 28)
+INVARIANT_KEYS = 256  # keys of its splits: of 128, 256 and 512 the fastest in the geometric mean (NOTES.md, step 39)
 SMALL_BLOCK = 2048  # rows x elements of a value that two warps compute as fast as four, with three tiles in flight
 KERNELS = ("stage1", MLA_HOPPER["kernel"])
 SPLIT_RULES = ("size", "count", "counts", "sizes")  # in the order of merge.BY_SIZE …

@@ -56,8 +56,8 @@ ROPE = gl.constexpr(64)  # elements of a key beyond the value
 # How keys come (LOAD): boxes of TMA where tiles lie in one page; rows by cp.async, each from anywhere; rows of FP8,
 # which pass through the loading warps' registers to become fp16.
 BOXES, ROWS_16, ROWS_FP8 = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
-# Of a thread of the computing groups, by LOAD. The loading warps keep what is left of 504: 40, 56 or 104.
-COMPUTE_REGISTERS = gl.constexpr((232, 224, 200))
+# Of a thread of the computing groups, by LOAD. The loading warps keep what is left of 504: 40, 56 or 72.
+COMPUTE_REGISTERS = gl.constexpr((232, 224, 216))
 PART = gl.constexpr(64)  # elements of a row that are copied at a time: a panel of the shared layout
 LANES_16 = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))  # 16 bytes a lane, 128 bytes of a row
 LANES_FP8 = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))  # the same of 4-byte integers
@@ -116,28 +116,8 @@ def load_tile(
 
 
 @gluon.jit
-def ask_for_half(k_ptr, slot):
-    """Ask the L2 for one half of the tile at `slot`: the block of the other 64 rows asks for the other half. One thread
-    asks for all the bytes at once."""
-    ELEMENTS: gl.constexpr = TILE * (2 * HALF + ROPE)
-    at = k_ptr + slot.to(gl.int64) * (2 * HALF + ROPE) + gl.program_id(0) * (ELEMENTS // 2)
-    gl.inline_asm_elementwise(
-        """{ .reg .pred first;
-        .reg .u32 thread;
-        .reg .u64 there;
-        mov.u32 thread, %tid.x;
-        setp.eq.u32 first, thread, 0;
-        cvta.to.global.u64 there, $1;
-        @first cp.async.bulk.prefetch.L2.global [there], 36864;
-        mov.u32 $0, 0; }""",
-        "=r,l", [at.to(gl.int64, bitcast=True)], dtype=gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@gluon.jit
 def load_latent(
-    wide, rope, k_ptr, table_row, page, start, end, k_left, k_right, k_rope, full, empty,
-    PAGE: gl.constexpr, ASK: gl.constexpr,
+    wide, rope, table_row, page, start, end, k_left, k_right, k_rope, full, empty, PAGE: gl.constexpr
 ):  # fmt: skip
     """The loading warps. The half that is loaded first is the one that the tile's owner frees: left for even tiles,
     right for odd ones."""
@@ -146,15 +126,12 @@ def load_latent(
         key = start + t * TILE
         slot = page * PAGE + key % PAGE
         # The next tile's page comes while this one's place is waited for.
-        next_key = gl.minimum(key + TILE, end - 1)
-        page = gl.load(table_row + next_key // PAGE)
+        page = gl.load(table_row + gl.minimum(key + TILE, end - 1) // PAGE)
         phase = ((t >> 1) & 1) ^ 1
         if t % 2 == 0:
             load_tile(wide, rope, slot, 0, HALF, 0, phase, k_left, k_right, k_rope, full, empty)
         else:
             load_tile(wide, rope, slot, HALF, 0, 1, phase, k_right, k_left, k_rope, full, empty)
-        if ASK:
-            ask_for_half(k_ptr, page * PAGE + next_key // TILE * TILE % PAGE)
 
 
 @gluon.jit
@@ -187,7 +164,7 @@ def copy_tile(
 
 @gluon.jit
 def read_part(rows, there, first: gl.constexpr):
-    """64 elements of a tile's FP8 rows in registers, four to an integer: as bytes, each would take a register."""
+    """64 elements of a tile's FP8 rows, in registers as integers of four each: as bytes, each would take a register."""
     d = first // 4 + gl.arange(0, PART // 4, layout=gl.SliceLayout(0, LANES_FP8))
     return gl.load(rows[:, None] + d[None, :], mask=there[:, None], other=0)
 
@@ -304,11 +281,11 @@ def load_rows(
 @gluon.jit
 def load(
     wide, narrow, k_ptr, stride_page, stride_slot, table_row, page, start, end, k_left, k_right, k_rope, bias, full,
-    empty, LOAD: gl.constexpr, PAGE: gl.constexpr, HOLES: gl.constexpr, ASK: gl.constexpr,
+    empty, LOAD: gl.constexpr, PAGE: gl.constexpr, HOLES: gl.constexpr,
 ):  # fmt: skip
     """The loading warps, whatever the way."""
     if LOAD == BOXES:
-        load_latent(wide, narrow, k_ptr, table_row, page, start, end, k_left, k_right, k_rope, full, empty, PAGE, ASK)
+        load_latent(wide, narrow, table_row, page, start, end, k_left, k_right, k_rope, full, empty, PAGE)
     else:
         load_rows(
             k_ptr, stride_page, stride_slot, table_row, page, start, end, k_left, k_right, k_rope, bias, full, empty,
@@ -566,20 +543,7 @@ def consume(
         at = gl.convert_layout(token * out_stride_token + head * out_stride_head, OUT_ROW)
         factor = gl.where(total > 0, v_scale / total, 0.0)
         out = acc * gl.convert_layout(factor, OUT_ROW)[:, None]
-        if out_ptr.dtype.element_ty == gl.float32:
-            gl.store(out_ptr + at[:, None] + d[None, :], out, mask=valid_out)
-        else:
-            # By 16 bytes a lane, through the place of my half of the keys: nobody reads it any more.
-            OUT: gl.constexpr = out_ptr.dtype.element_ty
-            half = k_left if SIDE == 0 else k_right
-            half = half._reinterpret(OUT, [2, TILE, HALF], half.layout).index(0)
-            half.store(out.to(OUT))
-            at = gl.convert_layout(at, gl.SliceLayout(1, LANES_16))[:, None]
-            valid_out = gl.convert_layout(valid, gl.SliceLayout(1, LANES_16))[:, None]
-            d = SIDE * HALF + gl.arange(0, PART, layout=gl.SliceLayout(0, LANES_16))
-            for c in gl.static_range(HALF // PART):
-                part = half.slice(c * PART, PART, dim=1).load(LANES_16)
-                gl.store(out_ptr + at + (c * PART + d)[None, :], part, mask=valid_out)
+        gl.store(out_ptr + at[:, None] + d[None, :], out.to(out_ptr.dtype.element_ty), mask=valid_out)
         if SIDE == 0 and HAS_LSE:
             lse = gl.where(total > 0, (m + gl.log2(total)) * LN2, float("-inf"))
             gl.store(lse_ptr + token * q_heads + head, lse, mask=valid)
@@ -634,7 +598,6 @@ def mla_stage1_kernel(
     PAGE: gl.constexpr,
     FLAT: gl.constexpr,
     HOLES: gl.constexpr,
-    ASK: gl.constexpr,  # whether two row blocks ask the L2 for each tile before it is loaded; BOXES without gaps only
     DIRECT: gl.constexpr,
     HAS_LSE: gl.constexpr,
     RECORD: gl.constexpr,
@@ -755,7 +718,7 @@ def mla_stage1_kernel(
                 load,
                 (
                     k_wide, k_narrow, k_ptr, k_stride_page, k_stride_slot, table_row, page, start, end,
-                    k_left, k_right, k_rope, bias, full, empty, LOAD, PAGE, HOLES, ASK,
+                    k_left, k_right, k_rope, bias, full, empty, LOAD, PAGE, HOLES,
                 ),
             ),
             (
@@ -849,8 +812,6 @@ def launch_mla(
 
     queries = maps(q, tokens * q_heads, q.stride(1))
     keys = maps(k_cache, pages * page, k_cache.stride(1)) if load == BOXES.value else queries  # of no use there
-    # Measured where launches are not split.
-    ask = load == BOXES.value and direct and grid[0] == 2 and k_cache.stride(1) == d
     if load == ROWS_FP8.value:
         k_cache = k_cache.view(torch.int32)
     mla_stage1_kernel[grid](
@@ -858,6 +819,6 @@ def launch_mla(
         seq_lens, table, indptr, query_start, splits[0], record, *scales, *splits[1:], num_splits, requests, rows_used,
         q_heads, out.stride(0), out.stride(1), k_cache.stride(1 if flat else 0), k_cache.stride(1),
         0 if flat else table.stride(0), 0 if flat else table.shape[1],
-        Q_LEN=q_len, LOAD=load, PAGE=1 if flat else page, FLAT=flat, HOLES=holes, ASK=ask, DIRECT=direct,
+        Q_LEN=q_len, LOAD=load, PAGE=1 if flat else page, FLAT=flat, HOLES=holes, DIRECT=direct,
         HAS_LSE=direct and lse is not None, RECORD=record is not None, PDL=pdl, LATE=late, num_warps=4, **options,
     )  # fmt: skip

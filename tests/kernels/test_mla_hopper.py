@@ -272,7 +272,7 @@ types |= {f"part_{name}_ptr": "*fp32" for name in ("out", "max", "sum")}
 types |= {f"{name}_ptr": "*i32" for name in ("seq_lens", "table", "split_values")}
 fixed = {"query_start_ptr": None, "record_ptr": None, "indptr_ptr": None, "Q_LEN": q_len, "LOAD": load,
          "HOLES": holes, "PAGE": {0: 64, 1: 1072, 2: 1}[load], "FLAT": False, "DIRECT": direct,
-         "ASK": direct and load == 0, "HAS_LSE": direct,
+         "HAS_LSE": direct,
          "RECORD": False, "PDL": True, "LATE": direct}
 signature = {n: "constexpr" if n in fixed else types.get(n, "i32") for n in kernel.arg_names}
 strides = [f"{tensor}_stride_{of}" for tensor, of in (("k", "page"), ("k", "slot"), ("out", "token"), ("out", "head"))]
