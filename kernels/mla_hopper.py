@@ -56,8 +56,8 @@ ROPE = gl.constexpr(64)  # elements of a key beyond the value
 # How keys come (LOAD): boxes of TMA where tiles lie in one page; rows by cp.async, each from anywhere; rows of FP8,
 # which pass through the loading warps' registers to become fp16.
 BOXES, ROWS_16, ROWS_FP8 = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
-# Of a thread of the computing groups, by LOAD. The loading warps keep what is left of 504: 40, 56 or 72.
-COMPUTE_REGISTERS = gl.constexpr((232, 224, 216))
+# Of a thread of the computing groups, by LOAD. The loading warps keep what is left of 504: 40, 56 or 104.
+COMPUTE_REGISTERS = gl.constexpr((232, 224, 200))
 PART = gl.constexpr(64)  # elements of a row that are copied at a time: a panel of the shared layout
 LANES_16 = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))  # 16 bytes a lane, 128 bytes of a row
 LANES_FP8 = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))  # the same of 4-byte integers
