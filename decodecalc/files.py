@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Literal
 
 from decodecalc.errors import InputError
 
@@ -226,3 +226,18 @@ def hold(file: IO[Any], otherwise: str) -> None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise InputError(otherwise) from None
+
+
+def open_alone(path: str | os.PathLike[str], mode: Literal["ab", "wb"], otherwise: str) -> IO[bytes]:
+    """Open a file to write and hold it (`hold`) until it is closed. InputError where it cannot be written, or with
+    `otherwise` where another process has it."""
+    try:
+        file = open(path, mode)  # noqa: SIM115 - whoever asked for it closes it
+    except OSError as failed:
+        raise InputError(f"cannot write {_shown(path)}: {failed.strerror or failed}") from None
+    try:
+        hold(file, otherwise)
+    except InputError:
+        file.close()
+        raise
+    return file

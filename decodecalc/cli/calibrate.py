@@ -59,6 +59,7 @@ def command(
     """
     from decodecalc.calibrate.own.family import all_subjects, subject_of
     from decodecalc.errors import InputError
+    from decodecalc.files import open_alone
     from decodecalc.gpus import detect_gpu
     from decodecalc.verify.run.device import open_device
 
@@ -82,6 +83,8 @@ def command(
     device = open_device("cuda", device_index)
     gpu = detect_gpu(device_index)
     journal = target.with_name(f".{target.name}.journal")
+    lock = target.with_name(f".{target.name}.lock")
+    held = open_alone(lock, "wb", f"another run is measuring for {target}: wait for it, or give another --output")
     try:
         if engine is None:
             found = _bundled(device, gpu, journal, target)
@@ -91,6 +94,9 @@ def command(
     except KeyboardInterrupt:
         say(f"interrupted: finished parts are in {journal}; the same command goes on from there")
         raise
+    finally:
+        lock.unlink(missing_ok=True)
+        held.close()
     say(f"{found.label}: {len(found.parameters)} parameters, {len(found.variants)} variants")
     say(f"wrote {output}")
 

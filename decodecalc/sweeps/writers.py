@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 from decodecalc.csvtext import csv_cell
 from decodecalc.errors import InputError, MissingDependencyError
-from decodecalc.files import check_output, encoded, hold, is_special, read_json, write_whole
+from decodecalc.files import check_output, encoded, hold, is_special, open_alone, read_json, write_whole
 from decodecalc.safetext import json_safe
 from decodecalc.sweeps.columns import Chunk
 
@@ -210,16 +210,8 @@ class ParquetWriter:
     def _hold(self, first: int, last: int) -> IO[bytes]:
         """Shards write into one folder at a time, but each range of scenarios has one writer."""
         path = self._folder / f".writing-{first:012d}-{last:012d}"
-        try:
-            file = open(path, "wb")  # noqa: SIM115 - closed by finish
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-        try:
-            hold(file, f"another sweep is writing {self._folder}: wait for it, or give another --output")
-        except InputError:
-            file.close()
-            raise
-        return file
+        otherwise = f"another sweep is writing {self._folder}: wait for it, or give another --output"
+        return open_alone(path, "wb", otherwise)  # closed by finish
 
     def _done(self, first: int, last: int) -> int:
         """Follow complete parts from `first` as far as they reach without a gap.

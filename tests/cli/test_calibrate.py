@@ -17,6 +17,7 @@ from decodecalc.cost.load import load_calibration
 from decodecalc.cost.prediction import predict
 from decodecalc.cost.variants import BUNDLED
 from decodecalc.engines import load_policy
+from decodecalc.files import open_alone
 from decodecalc.geometry import Geometry
 from decodecalc.gpus import load_gpu
 from decodecalc.kvcache import KvCache
@@ -54,6 +55,21 @@ def test_an_output_that_cannot_be_written_is_exit_2_before_anything_is_measured(
     result = call("calibrate", "--output", str(tmp_path / "no" / "such" / "folder.json"))
     assert result.code == 2
     assert "cannot write" in result.err
+
+
+def test_a_second_run_with_the_same_output_is_refused(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs would mix the parts in one journal. The lock goes away with the run that held it."""
+    monkeypatch.setattr("decodecalc.verify.run.device.open_device", lambda *_: None)
+    monkeypatch.setattr("decodecalc.gpus.detect_gpu", lambda *_: load_gpu("h200"))
+    lock = tmp_path / ".here.json.lock"
+    with open_alone(lock, "wb", "taken"):
+        result = call("calibrate", "--output", str(tmp_path / "here.json"))
+        assert result.code == 2
+        assert "another run is measuring" in result.err
+    with open_alone(lock, "wb", "taken"):
+        pass
 
 
 def test_engines_that_cannot_be_calibrated_are_exit_2_before_anything_is_measured(call: Any, tmp_path: Path) -> None:

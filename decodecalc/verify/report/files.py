@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from decodecalc.errors import InputError, check_type
-from decodecalc.files import encoded, hold, parse_json, read_bounded, read_json, write_whole
+from decodecalc.files import encoded, open_alone, parse_json, read_bounded, read_json, write_whole
 from decodecalc.safetext import json_safe
 from decodecalc.units import counted
 from decodecalc.values import ShownRows
@@ -226,15 +226,8 @@ class Journal:
             self.add(rows)
 
     def _hold(self) -> None:
-        try:
-            file = open(self.path, "ab")  # noqa: SIM115 (held open)
-        except OSError as failed:
-            raise InputError(f"cannot write {self.path}: {failed.strerror or failed}") from None
-        try:
-            hold(file, f"another run is writing {self.path}: wait for it, or give another --report")
-        except InputError:
-            file.close()
-            raise
+        otherwise = f"another run is writing {self.path}: wait for it, or give another --report"
+        file = open_alone(self.path, "ab", otherwise)
         if self._held is not None:
             self._held.close()
         self._held = file
