@@ -297,8 +297,9 @@ def step_terms(work: Work, bodies: Bodies, rates: Rates) -> Terms:
         + rates.copy_s * np.asarray(work.copies),
         fixed_s=zero + np.where(started > 0, start, 0.0),
         stream_s=zero + stream,
-        latency_s=bodies.no_compute_s - stream,
-        compute_s=bodies.even_s - bodies.no_compute_s,
+        # Where one part is nearly all of it, rounding leaves a difference a little below zero.
+        latency_s=np.maximum(bodies.no_compute_s - stream, 0.0),
+        compute_s=np.maximum(bodies.even_s - bodies.no_compute_s, 0.0),
         tail_s=bodies.scheduled_s - bodies.even_s,
         gap_s=zero + np.where(launched, rates.gap_s, 0.0),
         merge_s=zero + np.where(split, merge, 0.0),

@@ -86,13 +86,15 @@ def total(work: Work, rates: Rates) -> Any:
     return step_terms(work, uniform_bodies(work, rates), rates).total_s
 
 
-@given(rate_sets(), st.integers(0, 5000), st.integers(1, 500), st.integers(1, 64))
-def test_terms_are_never_negative_and_add_up(rates: Rates, blocks: int, tiles: int, splits: int) -> None:
-    """Every term is a share of the total: none below zero (to rounding), and the total is their sum."""
+@given(rate_sets(), st.integers(0, 5000), st.integers(1, 500), st.integers(1, 64), st.booleans())
+def test_terms_are_never_negative_and_add_up(rates: Rates, blocks: int, tiles: int, splits: int, crawls: bool) -> None:
+    """Every term is a share of the total: none below zero, and the total is their sum. A memory of a few bytes a
+    second, as a damaged calibration may state it, leaves the other terms nothing but rounding."""
+    rates = rates._replace(hbm_bytes_per_s=3.5) if crawls else rates
     work = uniform_work(blocks, tiles if blocks else 0, splits=splits)
     terms = step_terms(work, uniform_bodies(work, rates), rates)
     values = [float(value) for value in terms]
-    assert min(values) >= -1e-9 * sum(values)
+    assert min(values) >= 0
     assert float(terms.total_s) == pytest.approx(sum(values))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from decodecalc import load_gpu
 from decodecalc.errors import InputError, UnknownNameError
 from decodecalc.units import parse_shard
-from decodecalc.verify.session.suites import cases, deal, suite_scenarios
+from decodecalc.verify.session.suites import MOST_CASES, cases, deal, suite_scenarios
 
 GPU = load_gpu("h200")
 
@@ -58,6 +58,14 @@ def test_options_reach_the_engines_that_have_them_and_unknown_ones_are_named():
     assert max(c.plan.splits.launched for c in found) == 2
     with pytest.raises(UnknownNameError, match="num_split"):
         cases(suite_scenarios("tiny", ["flash-decoding"]), GPU, {"num_split": 2})
+
+
+def test_a_run_of_more_cases_than_anybody_waits_for_is_refused_before_it_is_planned() -> None:
+    """Half an hour of cases is the most; how many were asked for is counted without a plan."""
+    scenarios = suite_scenarios("tiny", ["flash-decoding"]) * (MOST_CASES // 2)
+    assert len(scenarios) > MOST_CASES
+    with pytest.raises(InputError, match=f"{len(scenarios)} cases .* more than the {MOST_CASES}"):
+        cases(scenarios, GPU)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])

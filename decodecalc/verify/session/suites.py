@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodecalc.batch import Batch
 from decodecalc.engines.registry import LIBRARIES, REFERENCE, SERVED, SERVED_MLA, split_version
-from decodecalc.errors import GateError, UnknownNameError
+from decodecalc.errors import GateError, InputError, UnknownNameError
 from decodecalc.geometry import Geometry
 from decodecalc.keyshare import A2A, KeyShare
 from decodecalc.kvcache import KvCache
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
     from decodecalc.launch.policy import Policy
 
+MOST_CASES = 2048  # of one run: half an hour on a GPU at a second a case, and seconds to plan
 DENSE = ("bundled", *SERVED)
 LATENT = ("bundled", *SERVED_MLA)
 
@@ -238,15 +239,23 @@ def tiny_dcp(engines: Sequence[str] | None, ranks: int | None = None) -> list[Sc
 def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | None = None) -> list[Case]:
     """Every scenario under the rule of each of its engines, planned for `gpu`, in order.
 
-    `options` reach the engines that have them. Raises UnknownNameError for an option that no engine has.
+    `options` reach the engines that have them. Raises UnknownNameError for an option that no engine has, and
+    InputError for more than MOST_CASES.
     """
     from decodecalc.engines.registry import load_policies
 
     given = dict(options or {})
     out: list[Case] = []
     known: set[str] = set()
-    for scenario in scenarios:
-        for policy, version in load_policies(scenario.engines):
+    ruled = [(scenario, load_policies(scenario.engines)) for scenario in scenarios]
+    count = sum(len(policies) for _, policies in ruled)
+    if count > MOST_CASES:
+        raise InputError(
+            f"{count} cases of {len(scenarios)} scenarios are more than the {MOST_CASES} that one run of verify takes: "
+            "give fewer batches and contexts, or fewer engines"
+        )
+    for scenario, policies in ruled:
+        for policy, version in policies:
             known.update(policy.option_names())
             chosen = policy.own_options({**scenario.options, **given}, scenario.model_kv_heads)
             release = policy.version(version).name
