@@ -8,8 +8,8 @@ from decodecalc.errors import InputError
 
 MAX_SCENARIOS = 100_000
 """Decode steps of one command; a sweep streams more."""
-MAX_PLANS = 10_000
-"""Plans of one command: steps x layer groups x engines."""
+MAX_PLANS = 2048
+"""Plans of one command: steps x layer groups x engines. With its S_opt a plan takes up to 4 ms."""
 MAX_PLANNED_REQUESTS = 2_500_000
 """Requests over all plans of one command. A plan holds each request's splits."""
 MAX_RAGGED = 8192

@@ -41,7 +41,7 @@ class PolicyVersion(NamedTuple):
 
 def version_key(text: str) -> tuple[int, ...]:
     """A key that orders releases: 0.27.1 is after 0.27, a post release after its base; 0.27 and 0.27.0 are equal."""
-    digits = [int(d[:18]) for d in "".join(c if c.isdigit() else " " for c in text).split()]
+    digits = [int(d[:18]) for d in "".join(c if c.isdecimal() else " " for c in text).split()]
     while len(digits) > 1 and digits[-1] == 0:
         digits.pop()
     return tuple(digits) or (0,)

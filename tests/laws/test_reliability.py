@@ -189,3 +189,19 @@ def test_16_a_report_is_not_written_under_no_name(call: Any, tmp_path: Path, com
     assert result.code == 2
     assert "beginning of the files' names" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize("command", ["grid", "predict", "choose", "step", "explain"])
+def test_12_a_table_that_takes_minutes_is_refused_before_it_is_planned(call: Any, command: str) -> None:
+    """Thousands of plans are the work of `sweep`; how many were asked for is counted without one."""
+    result = call(command, "--model", "llama3-8b", "--context", "1:9999:1", "--engine", "turbomind")
+    assert result.code == 2
+    assert "9999 plans" in result.err
+    assert "decodecalc sweep" in result.err
+
+
+def test_10_digits_without_end_are_a_version_like_any_other() -> None:
+    """A version is ordered by its numbers, however many digits they have and whatever script they are written in."""
+    options = {"backend": "auto", "cudnn_frontend": "9" * 5000 + ".1\u00b2"}
+    plan = dc.plan("flashinfer", dc.Geometry(32, 8, 128), dc.Batch.uniform(4, 4096), gpu="h200", **options)
+    assert plan.engine == "flashinfer"

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from decodecalc import load_gpu
 from decodecalc.errors import InputError, UnknownNameError
+from decodecalc.sizes import MAX_PLANS
 from decodecalc.units import parse_shard
-from decodecalc.verify.session.suites import MOST_CASES, cases, deal, suite_scenarios
+from decodecalc.verify.session.suites import cases, deal, suite_scenarios
 
 GPU = load_gpu("h200")
 
@@ -62,9 +63,9 @@ def test_options_reach_the_engines_that_have_them_and_unknown_ones_are_named():
 
 def test_a_run_of_more_cases_than_anybody_waits_for_is_refused_before_it_is_planned() -> None:
     """Half an hour of cases is the most; how many were asked for is counted without a plan."""
-    scenarios = suite_scenarios("tiny", ["flash-decoding"]) * (MOST_CASES // 2)
-    assert len(scenarios) > MOST_CASES
-    with pytest.raises(InputError, match=f"{len(scenarios)} cases .* more than the {MOST_CASES}"):
+    scenarios = suite_scenarios("tiny", ["flash-decoding"]) * (MAX_PLANS // 2)
+    assert len(scenarios) > MAX_PLANS
+    with pytest.raises(InputError, match=f"{len(scenarios)} cases .* more than the {MAX_PLANS}"):
         cases(scenarios, GPU)
 
 

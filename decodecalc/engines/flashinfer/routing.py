@@ -22,6 +22,7 @@ from decodecalc.geometry import Geometry
 from decodecalc.intmath import IntArray
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.arrays import Batches, BoolArray, at
+from decodecalc.launch.policy import version_key
 
 if TYPE_CHECKING:
     from decodecalc.engines.flashinfer.options import FlashInferOptions
@@ -351,8 +352,7 @@ def _frontend(options: FlashInferOptions, rules: AutoRules) -> tuple[int, int] |
         return rules.frontend
     if options.cudnn_frontend == "absent":
         return None
-    digits = [int(d) for d in "".join(c if c.isdigit() else " " for c in options.cudnn_frontend).split()]
-    major, minor = (*digits, 0, 0)[:2]
+    major, minor = (*version_key(options.cudnn_frontend), 0)[:2]
     return major, minor
 
 

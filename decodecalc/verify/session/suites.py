@@ -20,12 +20,12 @@ from decodecalc.keyshare import A2A, KeyShare
 from decodecalc.kvcache import KvCache
 from decodecalc.launch.plan import LaunchPlan
 from decodecalc.models import LayerGroup, load_model
+from decodecalc.sizes import MAX_PLANS
 
 if TYPE_CHECKING:
     from decodecalc.gpus import Gpu
     from decodecalc.launch.policy import Policy
 
-MOST_CASES = 2048  # of one run: half an hour on a GPU at a second a case, and seconds to plan
 DENSE = ("bundled", *SERVED)
 LATENT = ("bundled", *SERVED_MLA)
 
@@ -240,7 +240,7 @@ def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | 
     """Every scenario under the rule of each of its engines, planned for `gpu`, in order.
 
     `options` reach the engines that have them. Raises UnknownNameError for an option that no engine has, and
-    InputError for more than MOST_CASES.
+    InputError for more than MAX_PLANS.
     """
     from decodecalc.engines.registry import load_policies
 
@@ -249,9 +249,9 @@ def cases(scenarios: Sequence[Scenario], gpu: Gpu, options: Mapping[str, Any] | 
     known: set[str] = set()
     ruled = [(scenario, load_policies(scenario.engines)) for scenario in scenarios]
     count = sum(len(policies) for _, policies in ruled)
-    if count > MOST_CASES:
+    if count > MAX_PLANS:
         raise InputError(
-            f"{count} cases of {len(scenarios)} scenarios are more than the {MOST_CASES} that one run of verify takes: "
+            f"{count} cases of {len(scenarios)} scenarios are more than the {MAX_PLANS} that one run of verify takes: "
             "give fewer batches and contexts, or fewer engines"
         )
     for scenario, policies in ruled:
