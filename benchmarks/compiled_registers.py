@@ -11,13 +11,12 @@ Triton 3.6.0, the release that torch 2.11 brings.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels_resources import read_usage
+from benchmarks.kernels_resources import usage
 from decodecalc.verify.own.peers import peer_folder, use_folder
 
 CAPABILITY, WARP_SIZE = 90, 32
@@ -69,14 +68,10 @@ class Compiler:
 
 def registers(cubin: bytes) -> int:
     """Registers of a thread, as ptxas allotted them."""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
-    return read_usage(said.stdout)[0]
+        return usage(Path(file.name))[0]
 
 
 def vllm(compiler: Compiler) -> Iterator[tuple[tuple[Any, ...], list[tuple[int, int, int]]]]:

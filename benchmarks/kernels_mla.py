@@ -380,7 +380,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peers", type=Path, help="folder that kernels_peers.py filled")
     parser.add_argument("--out", required=True, type=Path, help="path without suffix: .json and .md are written")
-    parser.add_argument("--only", default="dense", help="dense (the table), or some of sparse, fp8, pages")
+    parser.add_argument(
+        "--only", default="dense", help="what is timed: dense (the table), or some of sparse, fp8, pages"
+    )
     parser.add_argument("--render", action="store_true", help="only write the table again")
     args = parser.parse_args()
     dense = args.only == "dense"

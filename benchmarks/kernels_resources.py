@@ -56,6 +56,15 @@ def read_usage(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def usage(cubin: Path) -> tuple[int, int]:
+    """Registers of a thread and bytes of its stack, as the assembler allotted them to a compiled kernel."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    ran = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True)
+    return read_usage(ran.stdout + ran.stderr)
+
+
 def read_product(ttir: str) -> str:
     """The first matrix product of a kernel in Triton's own representation; empty where there is none.
 
@@ -68,11 +77,7 @@ def read_product(ttir: str) -> str:
 
 def _compiled(cubin: Path) -> Compiled:
     said = json.loads(cubin.with_suffix(".json").read_text())
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    ran = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True)
-    registers, stack = read_usage(ran.stdout + ran.stderr)
+    registers, stack = usage(cubin)
     ttir = cubin.with_suffix(".ttir")
     product = read_product(ttir.read_text()) if ttir.exists() else ""
     return Compiled(cubin.stem, said["num_warps"], said["shared"], registers, stack, product)

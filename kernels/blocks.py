@@ -14,6 +14,7 @@ MLA_HOPPER: dict[str, Any] = {"kernel": "mla_stage1", "tile_keys": 64, "rows": 6
 SMALL_ROWS = 16  # query rows up to which `stage1_kernel` is as fast
 
 
+MOST_DIMS = 256  # elements of a row that one block of `states.py` takes
 MOST_GRID_ROWS = 65535  # grid axes y and z
 
 

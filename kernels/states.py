@@ -17,12 +17,11 @@ import torch
 import triton
 import triton.language as tl
 
-from decodecalc_kernels.blocks import cdiv, next_power_of_2
+from decodecalc_kernels.blocks import MOST_DIMS, cdiv, next_power_of_2
 from decodecalc_kernels.launch import pdl_supported
 from decodecalc_kernels.merge import gdc_wait
 
 _TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
-MOST_DIMS = 256  # elements of a row that one block takes
 FOLD_ROWS = 8  # query rows that one block of `fold_tokens` copies
 
 

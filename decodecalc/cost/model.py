@@ -59,8 +59,8 @@ class Work(NamedTuple):
     io_bytes: queries and outputs; launched_blocks: the grid; live_splits, states, merge_bytes: of the merge (0 where
     nothing is split): most splits of a row, partial states of all merge_rows output rows, and their bytes; rows: live
     query rows of a block; extra_kernels: kernels besides stage 1 and merge (schedulers); copies: kernels that copy
-    queries or outputs; short_blocks, short_tiles:
-    blocks of equal requests' last splits, where those have fewer tiles, and how many.
+    queries or outputs; short_blocks, short_tiles: blocks of equal requests' last splits, where those have fewer tiles,
+    and how many.
     merge_kernels: kernels that run after stage 1 to merge; None where every split step has one. merge_walks: splits
     that the merge's loop visits for a row, with a state or without; None: the live ones. repeating: how many of the
     blocks walk the first request's keys once more (they are among blocks and tiles_total); repeating_tiles: each.

@@ -43,7 +43,6 @@ LEAST_KEYS, MOST_KEYS = 16, 1 << 20
 # (reports/h200/shared-prefix.md).
 SIDE_S = 1.2e-6
 CHANGE_S = 0.9e-6  # 0.9 to 1.1 us in the steps of that report with the smallest launches
-MERGE_DIMS = 256  # elements of a row that one block of the merge takes (kernels/states.py)
 WORTH = 0.05  # a gain below this share is within the error of two predictions of one kernel
 
 
@@ -122,10 +121,12 @@ class SharedPrefix(Shown):
 
 def side_kernels(geo: Geometry, batch: Batch, kv: KvCache, folds: bool) -> tuple[SideKernel, ...]:
     """The kernels beside the two launches, for the layer `geo` as the suffix sees it."""
+    from decodecalc_kernels.blocks import MOST_DIMS
+
     rows = batch.query_tokens * geo.q_heads
     outputs, sums = rows * geo.v_dim * OUTPUT_BYTES, rows * LSE_BYTES
     merge = SideKernel(
-        "merge the outputs of prefix and suffix", 3 * outputs + 2 * sums, blocks=rows * cdiv(geo.v_dim, MERGE_DIMS)
+        "merge the outputs of prefix and suffix", 3 * outputs + 2 * sums, blocks=rows * cdiv(geo.v_dim, MOST_DIMS)
     )
     if not folds or geo.kv_heads == 1:
         return (merge,)

@@ -9,8 +9,8 @@ keys in step, wave by wave. While n_s of them walk shared keys and n_o their own
 
 with `bytes` of one block's key and `sharers` the requests of the wave, or of the batch where the prefix fits the L2,
 which then keeps it from wave to wave. Stage 1 takes as much less time as this sum is less than the same one over keys
-that nobody shares. Shared keys differ
-from others in three more points, all seen on an H200 (reports/h200/shared-prefix.md):
+that nobody shares. Shared keys differ from others in three more points, all seen on an H200
+(reports/h200/shared-prefix.md):
 
 * The L2 hands out a page that many SMs ask for faster than pages that one asks for: `SHARED_L2`.
 * Their tile's latency does not grow with the load of the memory (`hit_latency`).
